@@ -41,7 +41,7 @@ from mcp_mirror.upstreams.reconnect import (
     explain_end,
     explain_timeout,
 )
-from mcp_mirror.upstreams.request_failures import ConnectionLostError, SessionLostError
+from mcp_mirror.upstreams.request_failures import ConnectionLostError, RejectedRequestError, SessionLostError
 from mcp_mirror.upstreams.served_lists import ServedLists
 from mcp_mirror.upstreams.session import Mode, UpstreamSession, open_session
 from mcp_mirror.upstreams.transports.requests import RawResponse
@@ -154,6 +154,9 @@ class ReconnectingConnection:
             session = await self.get_session()
             try:
                 return await session.request(request, channel)
+            except RejectedRequestError as error:
+                self.settings.log.warning("%s", error.log_message)
+                raise
             except (SessionLostError, ConnectionLostError) as error:
                 if not session.ended.is_set():  # over HTTP, where the session stays and the state is `ready`
                     self.settings.log.warning("%s", error.log_message)

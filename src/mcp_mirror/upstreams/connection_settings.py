@@ -72,7 +72,7 @@ class ConnectionSettings(msgspec.Struct, frozen=True):
     """Provides OAuth tokens; None if the upstream needs none."""
     counts: ConnectionCounts = msgspec.field(default_factory=ConnectionCounts)
     log: RepeatedLog = msgspec.field(default_factory=lambda: RepeatedLog(_logger))
-    """Logs requests that the server did not answer."""
+    """Logs requests that the server did not answer, or rejected."""
     timer: SharedTimer | None = None
     """The timer for requests with the `timeout` of the policy; None: each request has a timer of its own."""
 

@@ -36,6 +36,10 @@ class SessionLostError(UpstreamError):
     """The server did not get the request or does not know the session: the request may be sent in a new session."""
 
 
+class RejectedRequestError(UpstreamError):
+    """An HTTP server, or a proxy before it, answered without MCP, or a person has to sign in to the server."""
+
+
 class FailedRequest(msgspec.Struct, frozen=True):
     """A request without a result, and what is known of its end."""
 
@@ -94,11 +98,13 @@ class FailedRequest(msgspec.Struct, frozen=True):
             case FailureKind.LOST:
                 return ConnectionLostError(f"{upstream} did not answer {what}. {reason}")
             case FailureKind.ANSWERED:
-                return UpstreamError(f"{upstream} failed during {what}: {reason}")
+                return RejectedRequestError(f"{upstream} failed during {what}: {reason}")
             case FailureKind.NO_TOKEN | FailureKind.NO_SIGN_IN:
                 shown = omit_scopes(reason) if self.is_content_hidden else reason
-                advice = "" if kind is FailureKind.NO_SIGN_IN else " Try again in a moment."
-                unauthorized = UpstreamError(f"{upstream} requires authorization for {what}. {shown}{advice}")
+                message = f"{upstream} requires authorization for {what}. {shown}"
+                unauthorized: UpstreamError = RejectedRequestError(message)
+                if kind is FailureKind.NO_TOKEN:  # the log has the reason already
+                    unauthorized = UpstreamError(f"{message} Try again in a moment.")
                 return unauthorized.with_log_message(omit_scopes(str(unauthorized)))
         if self.is_content_hidden:
             return build_hidden_refusal(name, what, types.INTERNAL_ERROR, None)
