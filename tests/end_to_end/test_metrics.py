@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from tests.end_to_end.conftest import Configured, OpenClient, Serve
+    from tests.end_to_end.conftest import Configured, Listening, OpenClient, Serve
 
 SECRET = "canary-4711"
 LARGE = json.dumps({"content": [{"type": "text", "text": f"{SECRET} line\n" * 2000}]})
@@ -144,6 +144,24 @@ async def test_reconnects_circuit_breakers_and_open_calls_are_exported(
     assert samples("mcp_mirror_sessions") is not None
     error = "mcp_client_operation_duration_seconds_count"
     assert samples(error, gen_ai_tool_name="die", upstream="raw", error_type="connection_lost") == 1
+
+
+async def test_requests_that_fail_are_counted_by_their_cause(
+    serve: Serve, configured: Configured, raw: Any, http: httpx2.AsyncClient, listening: Listening, tmp_path: Path
+) -> None:
+    port = free_port()
+    async with listening("raw_http.py", "--max-body", "20000") as web_port:
+        web = {"url": f"http://127.0.0.1:{web_port}/mcp", "max_request_bytes": "1GiB"}
+        upstreams = {"raw": raw(overrides={"hang": {"timeout": 0.2}}), "web": web}
+        config = configured(upstreams, server={"metrics": f"127.0.0.1:{port}"})
+        async with serve(config) as served, Client(served.url) as client:
+            arguments = {"started": str(tmp_path / "started"), "until": str(tmp_path / "never")}
+            await client.call_tool("raw_hang_mirrored", arguments)
+            await client.call_tool("web_hear_mirrored", {"pad": "x" * 50_000})
+            samples = await export(http, port)
+    requests = "mcp_client_operation_duration_seconds_count"
+    assert samples(requests, gen_ai_tool_name="hang", upstream="raw", error_type="timeout") == 1
+    assert samples(requests, gen_ai_tool_name="hear", upstream="web", error_type="rejected") == 1
 
 
 async def test_metrics_admit_addresses_and_allowed_names_only(

@@ -36,6 +36,10 @@ class SessionLostError(UpstreamError):
     """The server did not get the request or does not know the session: the request may be sent in a new session."""
 
 
+class UpstreamTimeoutError(UpstreamError):
+    """The server did not answer within the timeout of the request."""
+
+
 class RejectedRequestError(UpstreamError):
     """An HTTP server, or a proxy before it, answered without MCP, or a person has to sign in to the server."""
 
@@ -65,7 +69,8 @@ class FailedRequest(msgspec.Struct, frozen=True):
             case UpstreamError():
                 return error
             case RequestTimeoutError():
-                return UpstreamError(f"{upstream} {self.explain_timeout()}")
+                kind = UpstreamError if self.timeout.reason else UpstreamTimeoutError
+                return kind(f"{upstream} {self.explain_timeout()}")
             case UnknownSessionError():
                 return SessionLostError(f"{upstream} did not know the gateway's session during {what}; {LOST_SESSION}.")
             case MisdirectedResponseError():

@@ -16,7 +16,12 @@ from mcp_mirror.observability.signals import Signals
 from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.upstreams.elicitation import InputRequired
 from mcp_mirror.upstreams.registry import Upstream
-from mcp_mirror.upstreams.request_failures import ConnectionLostError, SessionLostError
+from mcp_mirror.upstreams.request_failures import (
+    ConnectionLostError,
+    RejectedRequestError,
+    SessionLostError,
+    UpstreamTimeoutError,
+)
 from mcp_mirror.upstreams.transports.requests import RawResponse
 from mcp_mirror.upstreams.upstream_request import UpstreamRequest
 
@@ -26,6 +31,13 @@ if TYPE_CHECKING:
 
 _TOOL_ERROR: Final = "tool_error"
 """The class of errors in results, by the conventions for MCP."""
+_ERROR_CLASSES: Final[tuple[tuple[type[Exception], str], ...]] = (
+    (ConnectionLostError, "connection_lost"),
+    (SessionLostError, "connection_lost"),
+    (UpstreamTimeoutError, "timeout"),
+    (RejectedRequestError, "rejected"),
+    (UpstreamError, "upstream_error"),
+)
 
 
 class TelemetryStage(msgspec.Struct, frozen=True):
@@ -138,6 +150,4 @@ def _classify_error(error: Exception) -> str:
     """Return the class of an exception: the code of a JSON-RPC error, or a word."""
     if isinstance(error, RefusedError):
         return str(error.code)
-    if isinstance(error, ConnectionLostError | SessionLostError):
-        return "connection_lost"
-    return "upstream_error" if isinstance(error, UpstreamError) else "_OTHER"
+    return next((name for kind, name in _ERROR_CLASSES if isinstance(error, kind)), "_OTHER")
