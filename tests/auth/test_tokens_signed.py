@@ -239,6 +239,20 @@ async def test_keys_are_fetched_once_and_again_for_a_new_key_at_a_limited_rate()
         assert page.asked == 3
 
 
+async def test_a_key_that_is_replaced_under_its_id_is_fetched_at_a_limited_rate() -> None:
+    page, clock = Page(jwks(KEY)), Clock()
+    async with serving(page) as url:
+        known = issuers(url, clock)
+        assert await known.find_principal(KEY.sign(ISSUER))
+        page.body = jwks(STRANGER)
+        assert await known.find_principal(STRANGER.sign(ISSUER)) is None
+        assert page.asked == 1
+        clock.now += 11
+        assert all(await asyncio.gather(*(known.find_principal(STRANGER.sign(ISSUER)) for _ in range(20))))
+        assert await known.find_principal(KEY.sign(ISSUER)) is None
+        assert page.asked == 2
+
+
 async def test_requests_do_not_wait_while_a_slow_issuer_renews_its_keys() -> None:
     page, clock, new = Page(jwks(KEY)), Clock(), SigningKey("new")
     async with serving(page) as url, asyncio.timeout(4):  # a request for the keys may take 5 s

@@ -32,7 +32,7 @@ _RENEWAL_AGE: Final = 300.0
 _MAX_STALE_AGE: Final = 86_400.0
 """Seconds for which the cached keys are used while the source is not available."""
 _MIN_REFRESH_INTERVAL: Final = 10.0
-"""Seconds between two reads that tokens with unknown keys cause."""
+"""Seconds between two reads that tokens of unknown or replaced keys cause."""
 _MAX_BYTES: Final = 1 << 18
 """Bytes of a key set."""
 _TIMEOUT: Final = 5.0
@@ -83,10 +83,11 @@ class KeySet:
         self._renewal: asyncio.Task[None] | None = None
         """The last read for which no request waits; the event loop keeps no reference to it."""
 
-    async def find(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:
+    async def find(self, kid: str | None, algorithm: str, *, is_replaced: bool = False) -> jwt.PyJWK | None:
         """Return the key with an id; None if the issuer does not have it.
 
-        Without an id, the only key for the algorithm matches, if there are not several.
+        Without an id, the only key for the algorithm matches, if there are not several. `is_replaced`: the cached key
+        did not verify a token, so only one that is read now matches.
 
         Raises:
             KeysUnavailableError: The keys could not be read for a day.
@@ -95,7 +96,7 @@ class KeySet:
             await self._refresh(_MAX_AGE)
         elif age >= _RENEWAL_AGE and (self._renewal is None or self._renewal.done()):
             self._renewal = asyncio.create_task(self._refresh(_RENEWAL_AGE))
-        found = self._choose(kid, algorithm)
+        found = None if is_replaced else self._choose(kid, algorithm)
         if found is None and self._clock() - self._last_attempt >= _MIN_REFRESH_INTERVAL:
             await self._refresh(_MIN_REFRESH_INTERVAL)
             found = self._choose(kid, algorithm)
@@ -265,16 +266,25 @@ class Issuers:
             raise jwt.InvalidAlgorithmError
         if (key := await keys.find(header.get("kid"), header["alg"])) is None:
             raise jwt.InvalidKeyError
-        claims = jwt.decode(
-            token,
-            key,
-            algorithms=list(policy.algorithms),
-            issuer=policy.issuer,
-            audience=list(policy.audience),
-            leeway=policy.leeway,
-            options={"require": ["iss", "aud", "exp", policy.principal], "enforce_minimum_key_length": True},
-        )
+        try:
+            claims = _verify_claims(token, key, policy)
+        except jwt.InvalidSignatureError:  # an issuer may replace its key without a new id
+            if (key := await keys.find(header.get("kid"), header["alg"], is_replaced=True)) is None:
+                raise
+            claims = _verify_claims(token, key, policy)
         return _read_principal(claims, policy)
+
+
+def _verify_claims(token: str, key: jwt.PyJWK, policy: IssuerPolicy) -> Mapping[str, Any]:
+    return jwt.decode(
+        token,
+        key,
+        algorithms=list(policy.algorithms),
+        issuer=policy.issuer,
+        audience=list(policy.audience),
+        leeway=policy.leeway,
+        options={"require": ["iss", "aud", "exp", policy.principal], "enforce_minimum_key_length": True},
+    )
 
 
 def _read_principal(claims: Mapping[str, Any], policy: IssuerPolicy) -> Principal:
