@@ -4,6 +4,7 @@ import copy
 import json
 import sys
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import pytest
@@ -300,6 +301,18 @@ def test_a_number_beyond_decimal_is_compared_as_text() -> None:
     assert b"".join(join_pieces(vast, Patch(same)(vast, never))) == vast
     with pytest.raises(ToolError, match="the value is different"):
         b"".join(join_pieces(vast, Patch(other)(vast, never)))
+
+
+def test_a_patch_of_many_items_is_linear() -> None:
+    rows = [{"n": number} for number in range(40_000)]
+    operations = [op("replace", f"/{2 * number}/n", 0) for number in range(15_000)]
+    operations += [op("add", f"/{40_000 + number}", 0) for number in range(1000)]
+    over = process_time() + 5  # before: 20 s, now 0.5 s
+    patch = Patch(json.dumps(operations).encode())
+    blob = json.dumps(rows).encode()
+    changed = json.loads(b"".join(join_pieces(blob, patch(blob, lambda: process_time() > over))))
+    assert changed[29_996:30_000] == [{"n": 0}, {"n": 29_997}, {"n": 0}, {"n": 29_999}]
+    assert (changed[30_000], len(changed), changed[-1]) == ({"n": 30_000}, 41_000, 0)
 
 
 def test_a_merge_of_many_keys_is_linear_and_stops_at_its_time_limit() -> None:

@@ -55,6 +55,8 @@ class Array(msgspec.Struct):
     tail: bytes
     between: bytes
     parts: "list[NodeRef | _Run]" = msgspec.field(default_factory=list)
+    _place: tuple[int, int] = (0, 0)
+    """The position in `parts` of the last item that was searched, and its index: further searches begin there."""
 
     def find(self, token: str) -> NodeRef | None:
         """The item at an index; None if it does not exist."""
@@ -77,29 +79,31 @@ class Array(msgspec.Struct):
 
     def remove(self, token: str) -> bool:
         """Remove an item. Returns False if it does not exist."""
-        if (ref := self.find(token)) is None:
+        if self.find(token) is None:
             return False
-        del self.parts[next(at for at, part in enumerate(self.parts) if part is ref)]
+        del self.parts[self._place[0]]
         return True
 
     def _separate_part(self, index: int) -> int | None:
         """Separate the item from its run and return its position in `parts`; the end of `parts` for the next index."""
-        first = 0
-        for at, part in enumerate(self.parts):
-            if isinstance(part, NodeRef):
-                if first == index:
-                    return at
-                first += 1
-                continue
-            span, found = part.leaf.span, part.count
-            if found is None or index - first < found:
-                reached = find_item(part.leaf.blob, Span(span.start - 1, span.length + 1), index - first)
-                if isinstance(reached, Span):
-                    self.parts[at : at + 1] = _split_run(part, index - first, reached)
-                    return at + (index > first)
-                found = reached
-            first += found
-        return len(self.parts) if first == index else None
+        at, first = self._place if index >= self._place[1] else (0, 0)
+        while at < len(self.parts):
+            part = self.parts[at]
+            if isinstance(part, _Run) and (part.count is None or index - first < part.count):
+                span = part.leaf.span
+                found = find_item(part.leaf.blob, Span(span.start - 1, span.length + 1), index - first)
+                if isinstance(found, Span):
+                    self.parts[at : at + 1] = _split_run(part, index - first, found)
+                    at, first = at + (index > first), index
+                    break
+                part.count = found
+            elif first == index:
+                break
+            at, first = at + 1, first + (1 if isinstance(part, NodeRef) else part.count or 0)
+        if first != index:
+            return None
+        self._place = at, index
+        return at
 
 
 def _split_run(run: _Run, index: int, found: Span) -> "list[NodeRef | _Run]":
