@@ -8,10 +8,7 @@ from gateway_processes import forked_upstream
 
 from mcp_mirror import Mirror
 
-COMPLETE = (
-    "The result of get_weather_mirrored is complete, and not stored: the answer is in it. For other data, first call "
-    "the tool that gets it."
-)
+COMPLETE = "The result of get_weather_mirrored is complete, and not stored. The answer is in it: Bergen: light rain"
 OFFICE = str(Path(__file__).parents[2] / "evals" / "servers" / "office.py")
 INVENTED = "weather_bergen"
 MISSING = f'No value is stored under "{INVENTED}". '
@@ -28,7 +25,7 @@ def get_weather(city: str) -> str:
     """Get the weather of a city."""
     if city == "Atlantis":
         raise ValueError("Unknown city.")
-    return f"{city}: light rain"
+    return f"{city}: light rain{', then sun' * (60 if city == 'Oslo' else 0)}"
 
 
 def list_towns() -> list[str]:
@@ -50,7 +47,7 @@ async def look_up(mirror: Mirror, conversation: str | None = None) -> str:
 
 
 @pytest.mark.parametrize("tool", CALLS)
-async def test_a_model_that_looks_for_a_shown_result_gets_its_tool(tool: str) -> None:
+async def test_a_model_that_looks_for_a_shown_result_gets_it(tool: str) -> None:
     async with open_mirror() as mirror:
         await mirror.call("get_weather_mirrored", {"city": "Bergen"})
         reply = await mirror.call(tool, CALLS[tool])
@@ -65,6 +62,14 @@ async def test_values_of_other_tools_are_not_proposed_for_a_shown_result() -> No
         assert await look_up(mirror) == f"{MISSING}{COMPLETE}"
         await mirror.call("list_towns_mirrored")
         assert "Newest are" in await look_up(mirror)
+
+
+async def test_a_longer_shown_result_is_named_and_not_repeated() -> None:
+    async with open_mirror() as mirror:
+        await mirror.call("get_weather_mirrored", {"city": "Oslo"})
+        answer = await look_up(mirror)
+    assert "The result of get_weather_mirrored is complete, and not stored: the answer is in it. " in answer
+    assert answer.endswith("For other data, first call the tool that gets it.")
 
 
 async def test_a_path_of_a_deleted_value_is_not_taken_for_a_shown_result() -> None:
@@ -100,5 +105,6 @@ async def test_a_result_that_only_a_script_receives_is_not_shown() -> None:
 
 async def test_a_shown_result_of_a_server_is_known() -> None:
     async with Mirror(upstreams={"office": forked_upstream(OFFICE)}) as mirror:
-        assert not (await mirror.call("get_weather_mirrored", {"city": "Bergen"})).is_error
-        assert (await look_up(mirror)).endswith(COMPLETE)
+        reply = await mirror.call("get_weather_mirrored", {"city": "Bergen"})
+        assert not reply.is_error
+        assert (await look_up(mirror)).endswith(f"The answer is in it: {reply.text}")

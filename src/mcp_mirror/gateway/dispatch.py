@@ -33,7 +33,7 @@ from mcp_mirror.gateway.stages.telemetry import send_request
 from mcp_mirror.gateway.tool_search import FIND_TOOLS
 from mcp_mirror.memory.code.scripts import Scripts
 from mcp_mirror.memory.flow_guard import ArgumentLoader, FlowGuard
-from mcp_mirror.memory.lookup_errors import UnknownPathError
+from mcp_mirror.memory.lookup_errors import UnknownPathError, UnstoredResult
 from mcp_mirror.memory.tools.table import QUERY, RETRIEVE, RUN
 from mcp_mirror.memory.tools.tool import MemoryTool
 from mcp_mirror.observability.audit import CallTrace
@@ -52,6 +52,8 @@ _logger = logging.getLogger(__name__)
 
 _MAX_CONVERSATIONS: Final = 10_000
 """Conversations of which it is known whether their last result was stored."""
+_MAX_QUOTED: Final = 500
+"""Bytes of the content of such a result that an error quotes."""
 
 
 class Dispatcher:
@@ -61,8 +63,8 @@ class Dispatcher:
         self._gateway, self._signals = gateway, signals
         self._log = RepeatedLog(logging.getLogger(f"{__package__}.results"))
         self._pointers = PointerFinder(gateway)
-        self._unstored: dict[tuple[str, ConversationKey | None], str] = {}
-        """The tool whose result a namespace's conversation got last, if that was shown whole and not stored."""
+        self._unstored: dict[tuple[str, ConversationKey | str | None], UnstoredResult] = {}
+        """The result that a conversation or session of a namespace got last, if that was shown whole and not stored."""
 
     async def __call__(self, call: Call) -> ToolResult:
         """Answer a call; raise a `MirrorError` if that is not possible."""
@@ -117,7 +119,7 @@ class Dispatcher:
             scripts=scripts,
             path_slugs=call.catalog.slugs,
             own_tools=frozenset(call.own_tools),
-            unstored=self._unstored.get(_name_conversation(call), ""),
+            unstored=self._unstored.get(_name_conversation(call)),
         )
         return build_content_reply(await tool.call(memory, call.namespace, call.arguments))
 
@@ -157,13 +159,15 @@ class Dispatcher:
         return reply if call.trace.path_slugs is None else await self._pointers.name_embedded_path(call, reply)
 
     def _note_unstored(self, call: Call, processed: CallResult) -> None:
-        """Note a result that was shown whole and not stored: errors of invented paths name it."""
+        """Note a result that was shown whole and not stored: errors of invented paths quote a short one."""
         if call.trace.path or processed.is_hidden or processed.result.captured.is_error:
             self._unstored.pop(_name_conversation(call), None)
             return
         if len(self._unstored) >= _MAX_CONVERSATIONS:
             self._unstored.clear()
-        self._unstored[_name_conversation(call)] = call.name
+        content = processed.result.members.get("content", b"")
+        short = bytes(content) if len(content) <= _MAX_QUOTED else b""
+        self._unstored[_name_conversation(call)] = UnstoredResult(call.name, short)
 
     async def _find_pointers(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> tuple[Call, Pointers]:
         """Return the call and its pointers; most calls have nothing that resembles one."""
@@ -229,8 +233,9 @@ class Dispatcher:
         return await upstream.request(request, channel, call.input_round)
 
 
-def _name_conversation(call: Call) -> tuple[str, ConversationKey | None]:
-    return call.namespace, None if call.conversation is None else call.conversation.key
+def _name_conversation(call: Call) -> tuple[str, ConversationKey | str | None]:
+    caller = call.channel.caller
+    return caller.namespace, caller.session if call.conversation is None else call.conversation.key
 
 
 def _may_ask(call: Call) -> bool:

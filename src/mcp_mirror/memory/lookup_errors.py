@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from mcp_mirror.callers import OWN_NAME
 from mcp_mirror.core.amounts import format_time
+from mcp_mirror.core.replies import read_texts
 from mcp_mirror.core.results.main_parts import read_levels
 from mcp_mirror.core.similar_names import (
     MAX_COMPARED_CHARACTERS,
@@ -90,16 +91,35 @@ class UnknownPathError(ToolError):
         super().__init__(message, RefusalReason.UNKNOWN_PATH)
 
 
+class UnstoredResult(NamedTuple):
+    """A result that the model saw whole, and that is not stored."""
+
+    tool: str
+    content: bytes
+    """Its content blocks, JSON text; empty if they are too long to be quoted."""
+
+    def explain(self) -> str:
+        """Return what to do in place of looking for it in memory: models copy the end of an error as their answer."""
+        if texts := read_texts({"content": self.content or b"[]"}):
+            return f"The result of {self.tool} is complete, and not stored. The answer is in it: {texts}"
+        return (
+            f"The result of {self.tool} is complete, and not stored: the answer is in it. For other data, first call "
+            "the tool that gets it."
+        )
+
+
 def quote_path(path: MemoryPath) -> str:
     """Return a path for an error message."""
     return as_json_string(str(path), _PATH_BYTES)
 
 
-async def unknown_path_error(store: Store, namespace: str, text: str, unstored: str = "") -> ToolError:
+async def unknown_path_error(
+    store: Store, namespace: str, text: str, unstored: UnstoredResult | None = None
+) -> ToolError:
     """Return the error for a path without a value, with the caller's nearest or newest paths.
 
-    `unstored` is the tool whose result the model saw last, if that was whole and not stored. Small models look for such
-    a result under an invented path, and must not call the tool again (docs/evaluation/wording.md).
+    `unstored` is the result that the model saw last, if that was whole and not stored. Small models look for such a
+    result under an invented path, and must not call the tool again (docs/evaluation/wording.md).
     """
     in_notice = find_notice_bases(text)
     named = in_notice or find_bases(text[:MAX_NOTICE])
@@ -193,7 +213,7 @@ async def _find_neighbours(store: Store, namespace: str, text: str) -> tuple[str
     return tuple(base for bases in found for base in bases)
 
 
-def _advise(text: str, newest: Sequence[str], bases: Sequence[str], unstored: str) -> str:
+def _advise(text: str, newest: Sequence[str], bases: Sequence[str], unstored: UnstoredResult | None) -> str:
     """Return the cause, and what to do: the words decide what small models call next (docs/evaluation/wording.md)."""
     bases = tuple(dict.fromkeys(bases))
     base = text[:MAX_COMPARED_CHARACTERS].partition("/")[0].casefold()
@@ -206,10 +226,7 @@ def _advise(text: str, newest: Sequence[str], bases: Sequence[str], unstored: st
         return advice
     is_path = parse_path(text) is not None
     if unstored and not near and not is_path:
-        return (
-            f"The result of {unstored} is complete, and not stored: the answer is in it. For other data, first call "
-            "the tool that gets it."
-        )
+        return unstored.explain()
     cause = _DELETED if is_path else ""
     if not bases:
         return f"{cause}Nothing is stored yet: first call the tool that gets the data."

@@ -9,7 +9,7 @@ from mcp_mirror.core.resolve import Pointer, Pointers
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.code.scripts import Scripts
 from mcp_mirror.memory.flow_guard import FlowGuard
-from mcp_mirror.memory.lookup_errors import unknown_path_error
+from mcp_mirror.memory.lookup_errors import UnstoredResult, unknown_path_error
 from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.observability.audit import NO_AUDIT, Audit, CallTrace
@@ -60,8 +60,8 @@ class Memory(msgspec.Struct, frozen=True):
     """The slugs of this gateway's memory paths; empty outside of calls."""
     own_tools: frozenset[str] = frozenset()
     """The names of the gateway's own tools that the client sees; empty outside of calls. Errors advise only these."""
-    unstored: str = ""
-    """The tool whose result the conversation got last, if that was shown whole and not stored."""
+    unstored: UnstoredResult | None = None
+    """The result that the conversation got last, if that was shown whole and not stored."""
 
     @property
     def store(self) -> Store:
