@@ -1,10 +1,13 @@
 """What a model reads that looks in memory for a result which it has seen whole, and which therefore is not stored."""
 
+import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from gateway_processes import forked_upstream
+from mcp import Client
 
 from mcp_mirror import Mirror
 
@@ -70,6 +73,27 @@ async def test_a_longer_shown_result_is_named_and_not_repeated() -> None:
         answer = await look_up(mirror)
     assert "The result of get_weather_mirrored is complete, and not stored: the answer is in it. " in answer
     assert answer.endswith("For other data, first call the tool that gets it.")
+
+
+@pytest.mark.parametrize("content", [[1], [{"type": "text", "text": 5}], [{"type": "text"}], []])
+async def test_malformed_content_is_not_quoted(content: Any, raw: Any) -> None:
+    async with Mirror(upstreams={"raw": raw()}) as mirror:
+        await mirror.call("say_mirrored", {"result": json.dumps({"content": content})})
+        assert "not stored: the answer is in it. " in await look_up(mirror)
+
+
+@pytest.mark.parametrize(("mode", "is_quoted"), [("legacy", True), ("auto", False)])
+async def test_a_shown_result_is_quoted_only_to_the_client_that_got_it(mode: Any, *, is_quoted: bool) -> None:
+    served: asyncio.Queue[str] = asyncio.Queue()
+    async with open_mirror() as mirror, asyncio.TaskGroup() as group:
+        server = group.create_task(mirror.serve_http(announce=served.put_nowait))
+        url = await served.get()
+        async with Client(url, mode=mode) as client, Client(url, mode=mode) as other:
+            await client.call_tool("get_weather_mirrored", {"city": "Bergen"})
+            for one, may_have in ((client, is_quoted), (other, False)):
+                answer = await one.call_tool("memory_read", CALLS["memory_read"])
+                assert ("Bergen: light rain" in str(answer.content)) == may_have
+        server.cancel()
 
 
 async def test_a_path_of_a_deleted_value_is_not_taken_for_a_shown_result() -> None:

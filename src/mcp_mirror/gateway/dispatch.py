@@ -165,9 +165,11 @@ class Dispatcher:
             return
         if len(self._unstored) >= _MAX_CONVERSATIONS:
             self._unstored.clear()
-        content = processed.result.members.get("content", b"")
-        short = bytes(content) if len(content) <= _MAX_QUOTED else b""
-        self._unstored[_name_conversation(call)] = UnstoredResult(call.name, short)
+        conversation, content = _name_conversation(call), processed.result.members.get("content", b"")
+        # Several clients of a principal over HTTP without sessions and conversations have one key.
+        is_known = conversation[1] is not None or call.channel.caller.client_headers is None
+        quoted = bytes(content) if is_known and len(content) <= _MAX_QUOTED else b""
+        self._unstored[conversation] = UnstoredResult(call.name, quoted)
 
     async def _find_pointers(self, call: Call, entry: CatalogEntry, catalog: Catalog) -> tuple[Call, Pointers]:
         """Return the call and its pointers; most calls have nothing that resembles one."""

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple
 
+import msgspec
+
 from mcp_mirror.callers import OWN_NAME
 from mcp_mirror.core.amounts import format_time
-from mcp_mirror.core.replies import read_texts
 from mcp_mirror.core.results.main_parts import read_levels
 from mcp_mirror.core.similar_names import (
     MAX_COMPARED_CHARACTERS,
@@ -33,6 +34,7 @@ from mcp_mirror.paths import (
     slug_of_near_miss,
     unescape_token,
 )
+from mcp_mirror.payload.json_rpc import decode_as
 from mcp_mirror.payload.json_spans import INDEX, Miss, members, trim
 from mcp_mirror.query.texts import is_text, locate_text
 from mcp_mirror.security.sanitize import as_json_string
@@ -91,16 +93,21 @@ class UnknownPathError(ToolError):
         super().__init__(message, RefusalReason.UNKNOWN_PATH)
 
 
+class _TextBlock(msgspec.Struct):
+    text: str = ""
+
+
 class UnstoredResult(NamedTuple):
     """A result that the model saw whole, and that is not stored."""
 
     tool: str
     content: bytes
-    """Its content blocks, JSON text; empty if they are too long to be quoted."""
+    """Its content blocks as the server sent them, JSON text; empty if they are not to be quoted."""
 
     def explain(self) -> str:
         """Return what to do in place of looking for it in memory: models copy the end of an error as their answer."""
-        if texts := read_texts({"content": self.content or b"[]"}):
+        blocks = decode_as(self.content, list[_TextBlock]) or ()
+        if texts := "\n".join(block.text for block in blocks if block.text):
             return f"The result of {self.tool} is complete, and not stored. The answer is in it: {texts}"
         return (
             f"The result of {self.tool} is complete, and not stored: the answer is in it. For other data, first call "
