@@ -1,9 +1,12 @@
 """Serves Streamable HTTP: the ASGI application and the web server. Only gateways on HTTP import this module."""
 
 import asyncio
+import ctypes
 import logging
 import re
 import socket
+import struct
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -38,6 +41,14 @@ _logger = logging.getLogger(__name__)
 
 _BACKLOG: Final = 128
 """Connections that the system keeps until the server accepts them. A longer queue lets a flood of them in faster."""
+_HANDSHAKE: Final = 0.005
+"""Seconds at a shutdown in which clients of the same network complete the connections that they have begun."""
+_SO_ATTACH_FILTER: Final = 26
+"""The option of Linux that attaches a filter of packets to a socket."""
+_SO_DETACH_FILTER: Final = 27
+_WITHOUT_SYN: Final = ((0x30, 0, 0, 13), (0x45, 0, 1, 0x02), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFF_FFFF))
+"""A filter in the language of BPF, as (code, jump if true, jump if false, operand) for each instruction: it drops the
+packets with which TCP connections begin, which have the bit 2 (SYN) in the byte 13 of their head."""
 _MAX_PORT: Final = 65_535
 """The highest port of TCP."""
 _REPEATED_ADDRESS: Final = " (while attempting to bind on address"
@@ -162,15 +173,20 @@ class HttpServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept connections, also those of other workers."""
+        for listening in sockets or ():
+            _accept_connects(listening)
         await super().startup(sockets)
         if self._handover is not None:
             self._handover.start(self._create_protocol)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept no further connections, and wait for the open requests."""
+        """Accept no further connections, without a reset of those that have begun, and wait for the open requests."""
         if self._handover is not None:
             self._handover.stop()
         self._connections.is_shutting_down = True
+        for listening in sockets or ():
+            _ignore_connects(listening)
+        await asyncio.sleep(_HANDSHAKE)
         for listening in sockets or ():
             self._accept_waiting(listening)
         await super().shutdown(sockets)
@@ -222,6 +238,28 @@ class HttpServer(uvicorn.Server):
                 _logger.warning("The shutdown cancels %s.", format_count(len(open_requests), "open request"))
             for request in open_requests:
                 request.cancel()
+
+
+def _ignore_connects(listening: socket.socket) -> None:
+    """Ignore further attempts to connect to a listening socket (Linux), so that its queue can be emptied.
+
+    Its close would reset a connection that arrived after the last look into the queue. The system of an ignored client
+    tries again after a second; by then it learns that nothing listens here, or reaches another worker.
+    """
+    if sys.platform != "linux":
+        return
+    code = b"".join(struct.pack("=HBBI", *instruction) for instruction in _WITHOUT_SYN)
+    buffer = ctypes.create_string_buffer(code, len(code))
+    program = struct.pack("HP", len(_WITHOUT_SYN), ctypes.addressof(buffer))
+    with suppress(OSError):  # a sandbox may not have the option
+        listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+
+
+def _accept_connects(listening: socket.socket) -> None:
+    """Accept attempts to connect again: a worker that has ended may have had the same socket."""
+    if sys.platform == "linux":
+        with suppress(OSError):  # such as the one for a socket without a filter
+            listening.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
 
 
 def format_url(host: str, listening: socket.socket, path: str) -> str:
