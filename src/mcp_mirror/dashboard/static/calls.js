@@ -24,7 +24,7 @@ export async function showCalls(view, onlyWhy = false) {
       h("th", { scope: "col", class: "optional" }, "Upstream"),
       h("th", { scope: "col" }, "Outcome"),
       onlyWhy && h("th", { scope: "col" }, "Why"),
-      [["Duration", "number optional"], ["Bytes", "number optional"], ["Tokens shown", "number"], ["Kept out", "number"]].map(([one, kind]) => h("th", { scope: "col", class: kind }, one)))), body));
+      [["Duration", "number optional"], ["Bytes shown", "number optional"], ["Tokens shown", "number"], ["Tokens kept out", "number"]].map(([one, kind]) => h("th", { scope: "col", class: kind }, one)))), body));
   const columns = 8 + Number(isAll) + Number(onlyWhy);
 
   replace(main, h("h1", {}, onlyWhy ? "Why a path was not used, and why a call was refused" : "Calls"),

@@ -89,7 +89,7 @@ function buildBars(days) {
 const buildTable = (title, rows) => [h("h2", {}, title), buildRows(rows, title.replace("By ", ""))];
 
 function buildRows(rows, name) {
-  const heads = [[name[0].toUpperCase() + name.slice(1), ""], ["Calls", "number"], ["Errors", "number optional"], ["Refused", "number optional"], ["Mean duration", "number optional"], ["Bytes", "number optional"], ["Tokens shown", "number optional"], ["Kept out", "number"], ["Net", "number"]];
+  const heads = [[name[0].toUpperCase() + name.slice(1), ""], ["Calls", "number"], ["Errors", "number optional"], ["Refused", "number optional"], ["Mean duration", "number optional"], ["Bytes shown", "number optional"], ["Tokens shown", "number optional"], ["Tokens kept out", "number"], ["Net", "number"]];
   return h("div", { class: "wide", tabindex: "0", role: "region", "aria-label": `${heads[0][0]}, scrollable` }, h("table", {},
     h("thead", {}, h("tr", {}, heads.map(([one, kind]) => h("th", { scope: "col", class: kind }, one)))),
     h("tbody", {}, rows.map((one) => h("tr", {},

@@ -74,7 +74,7 @@ function show(result) {
       card("Net savings", money(total.net), `at prices of ${data.model}`)),
     h("p", {}, `${money(total.avoided)} avoided; ${count(total.steps)} extra steps of memory tools cost ${money(total.shown + total.step_cost)}, with their context again at the cached price.`),
     ...(data.lineage?.nodes.length ? [h("h2", {}, "Lineage"), h("div", { class: "graph", tabindex: "0", role: "region", "aria-label": "Lineage, scrollable" }, draw(data.lineage))] : []),
-    ...(data.by_tool.length ? [h("h2", {}, "By tool"), h("table", {}, h("thead", {}, h("tr", {}, ["Tool", "Calls", "Kept out"].map((one) => h("th", { scope: "col" }, one)))),
+    ...(data.by_tool.length ? [h("h2", {}, "By tool"), h("table", {}, h("thead", {}, h("tr", {}, ["Tool", "Calls", "Tokens kept out"].map((one) => h("th", { scope: "col" }, one)))),
       h("tbody", {}, data.by_tool.map((one) => h("tr", {}, h("td", {}, one.name), h("td", {}, count(one.calls)), h("td", {}, count(one.kept_out))))))] : []),
     h("p", {}, refreshButton()));
   resize();
