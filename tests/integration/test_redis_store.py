@@ -388,9 +388,9 @@ async def test_sums_and_pages_beside_thousands_of_expired_values_are_exact(
     expired: int, redis_server: RedisProcess, tmp_path: Path
 ) -> None:
     async with opened(redis_server, tmp_path, ttl=1000.0) as store:
-        for start in range(0, 6200, 200):
+        for start in range(0, 6200, 50):
             await asyncio.gather(
-                *(put(store, f"t-{number}", b"x" * (number % 9)) for number in range(start, start + 200))
+                *(put(store, f"t-{number}", b"x" * (number % 9)) for number in range(start, start + 50))
             )
         old = [f"t-{number}" for number in range(6199, 6199 - expired, -1)]
         redis_server.run("ZADD", f"{tmp_path}:2:order:me", *(part for base in old for part in (1, base)))
