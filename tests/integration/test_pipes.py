@@ -36,14 +36,17 @@ def _count_unread(descriptor: int) -> int:
 class Pipe:
     """A source, and the messages that it gave to its callback."""
 
-    source: LineSource
+    source: LineSource = field(init=False)
     writing: int
     taken: list[Frame] = field(default_factory=list)
     refuses: bytes = b"?"
     """`take` does not handle messages that begin with this."""
+    failure: Exception | None = None
 
     def take(self, frame: Frame) -> bool:
         assert isinstance(frame, bytes)
+        if self.failure:
+            raise self.failure
         if frame.startswith(self.refuses):
             return False
         self.taken.append(frame)
@@ -57,9 +60,8 @@ class Pipe:
 def pipe(tmp_path: Path) -> Iterator[Pipe]:
     reading, writing = os.pipe()
     with Spool(WirePolicy(), tmp_path) as spool:
-        source = LineSource(reading, spool.collector())
-        pipe = Pipe(source, writing)
-        source.take = pipe.take
+        pipe = Pipe(writing)
+        pipe.source = LineSource(reading, spool.collector(), pipe.take)
         yield pipe
         os.close(writing)
 
@@ -190,10 +192,7 @@ async def test_without_a_waiting_task_nothing_is_taken(pipe: Pipe) -> None:
 
 
 async def test_an_error_of_the_callback_reaches_the_waiting_task(pipe: Pipe) -> None:
-    def fail(_frame: Frame) -> bool:
-        raise RuntimeError("broken")
-
-    pipe.source.take = fail
+    pipe.failure = RuntimeError("broken")
     with anyio.fail_after(BOUND):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_write_when_waiting, pipe, (b"a",))
@@ -403,9 +402,8 @@ async def test_lines_keep_their_order_when_some_may_wait(ends: tuple[int, int]) 
 
 async def test_a_closed_reader_of_held_lines_is_reported(ends: tuple[int, int]) -> None:
     reading, writing = ends
-    sink = LineSink(writing)
     failures: list[str] = []
-    sink.on_failure = lambda: failures.append("closed")
+    sink = LineSink(writing, lambda: failures.append("closed"))
     sink.send_at_once((b"x",), may_wait=True)
     os.close(reading)
     await anyio.lowlevel.checkpoint()

@@ -63,10 +63,12 @@ class LineSource:
     has been handled, and the task does not wake.
     """
 
-    def __init__(self, descriptor: int, collector: SpoolCollector) -> None:
-        self.take: Callable[[Frame], bool] = lambda _frame: False
+    def __init__(
+        self, descriptor: int, collector: SpoolCollector, take: Callable[[Frame], bool] = lambda _frame: False
+    ) -> None:
         self._descriptor = descriptor
         self._collector = collector
+        self._take_message = take
         self._sender = f"descriptor {descriptor}"
         self._lines: LineReader[Frame] = LineReader(collector)
         self._ready: deque[Frame] = deque()
@@ -172,7 +174,7 @@ class LineSource:
             if 0 < len(self._unread) <= _AT_ONCE:
                 self._cut()
             taken = 0
-            while self._ready and taken < _TAKEN_AT_ONCE and self.take(self._ready[0]):
+            while self._ready and taken < _TAKEN_AT_ONCE and self._take_message(self._ready[0]):
                 self._ready.popleft()
                 taken += 1
         except Exception as error:  # noqa: BLE001  # the waiting task raises it
@@ -208,10 +210,14 @@ def _finish(arrival: "asyncio.Future[None]") -> None:
 
 
 class LineSink:
-    """Writes messages to a descriptor."""
+    """Writes messages to a descriptor.
 
-    def __init__(self, descriptor: int) -> None:
+    `on_failure` is called if held lines could not be written, because the other end is closed.
+    """
+
+    def __init__(self, descriptor: int, on_failure: Callable[[], object] = lambda: None) -> None:
         self._descriptor = descriptor
+        self._on_failure = on_failure
         self._queue: MemoryObjectSendStream[tuple[Segments, anyio.Event]] | None = None
         self._writing: anyio.Event | None = None
         """Set when the thread has written its line; None while it has none."""
@@ -230,8 +236,6 @@ class LineSink:
         self._held: list[bytes] = []
         """Short lines for which there is room, and which are written together."""
         self._held_size = 0
-        self.on_failure: Callable[[], object] = lambda: None
-        """Called if held lines could not be written, because the other end is closed."""
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Write long lines, until cancelled."""
@@ -312,7 +316,7 @@ class LineSink:
             self._write_all(lines)
         except OSError as error:
             self._failure = error
-            self.on_failure()
+            self._on_failure()
 
     def close(self) -> None:
         """Close the descriptor, so that the other end reads the end of the stream.

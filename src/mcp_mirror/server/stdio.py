@@ -78,10 +78,9 @@ async def open_stdio_streams(
         async with anyio.create_task_group() as tasks:
             await tasks.start(sink.run)
             connection = _Connection(pending_payloads, sink, shutdown, spool.policy.traffic.requests_per_principal)
-            source = LineSource(input_descriptor, spool.collector())
-            tasks.start_soon(_end_at_shutdown, connection, source, tasks.cancel_scope)
             direct_requests = _DirectRequests(direct_path, connection)
-            source.take = direct_requests.start
+            source = LineSource(input_descriptor, spool.collector(), direct_requests.start)
+            tasks.start_soon(_end_at_shutdown, connection, source, tasks.cancel_scope)
             tasks.start_soon(direct_requests.follow_cancellation)
             try:
                 yield StdioReader(connection, source, direct_path, direct_requests), _StdioWriter(connection)

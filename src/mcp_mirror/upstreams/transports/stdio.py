@@ -52,9 +52,8 @@ class StdioTransport(msgspec.Struct, frozen=True):
             UpstreamError: The command does not exist or cannot be started.
         """
         process, our_output, our_input = await launch(self.endpoint, self.child_watchdog)
-        collector, sink = self.spool.collector(), LineSink(our_output)
-        source = LineSource(our_input, collector)
-        source.take = bypass.take_result
+        collector, sink = self.spool.collector(), LineSink(our_output, bypass.ended.set)
+        source = LineSource(our_input, collector, bypass.take_result)
         bypass.is_blocked = lambda: collector.is_dropping
         child, is_read = Child(process, self.child_watchdog), anyio.Event()
         incoming = _StdioReader(self.name, source, bypass, self.output)
@@ -173,7 +172,6 @@ class _StdioWriter(RequestSink):
     def __init__(self, sink: LineSink, bypass: PayloadBypass) -> None:
         self._sink = sink
         self._bypass = bypass
-        sink.on_failure = bypass.ended.set
 
     async def send(self, item: SessionMessage) -> None:
         message = item.message
