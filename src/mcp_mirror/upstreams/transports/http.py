@@ -374,7 +374,6 @@ class LegacySse(HttpStreams):
     async def start(self) -> None:
         """Open the event stream, and wait for the address for messages."""
         await super().start()
-        self._bodies.on_endpoint = self._set_address
         await self._tasks.start(self._follow_events)
 
     async def _follow_events(self, *, task_status: TaskStatus[None]) -> None:
@@ -386,10 +385,12 @@ class LegacySse(HttpStreams):
         failure = UpstreamError("It ended its event stream before it named an address for messages.")
         is_started = False
         try:
-            async for _ in events:
-                if self._address and not is_started:
-                    is_started = True
-                    task_status.started()
+            async for address in events:
+                if address is not None:
+                    self._set_address(address)
+                    if not is_started:
+                        is_started = True
+                        task_status.started()
         except httpx2.TransportError as error:
             failure = UpstreamError(explain_failed_connection(error, self._http.url))
         except UpstreamError as error:
@@ -426,13 +427,13 @@ def _is_event_stream(response: httpx2.Response) -> bool:
     return response.status_code == httpx2.codes.OK and read_media_type(response) == EVENTS
 
 
-async def _close_events(response: httpx2.Response, events: AsyncGenerator[None]) -> None:
+async def _close_events(response: httpx2.Response, events: AsyncGenerator[bytes | None]) -> None:
     with anyio.CancelScope(shield=True):
         await events.aclose()
         await response.aclose()
 
 
-async def _read_end(response: httpx2.Response, events: AsyncGenerator[None]) -> None:
+async def _read_end(response: httpx2.Response, events: AsyncGenerator[bytes | None]) -> None:
     """Read a response to its end if that comes soon, so that its connection can be used again, and close it."""
     try:
         with anyio.move_on_after(END_TIMEOUT), suppress(httpx2.TransportError):

@@ -5,7 +5,7 @@ messages go to spool files.
 """
 
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import closing, suppress
 from typing import Final
 
@@ -87,8 +87,6 @@ class BodyReader:
         """Those without a response."""
         self._log = RepeatedLog(_logger)
         self._sender = f"upstream {id(self)}"
-        self.on_endpoint: Callable[[bytes], object] = lambda _address: None
-        """Called with the address for messages, of the older transport."""
         self.taking: RequestId | None = None
         """The request whose response is being read at this moment."""
 
@@ -143,10 +141,10 @@ class BodyReader:
 
     async def read_events(
         self, response: httpx2.Response, identity: RequestId | None, position: StreamPosition
-    ) -> AsyncGenerator[None]:
+    ) -> AsyncGenerator[bytes | None]:
         """Take the messages out of an event stream, the response to a request or that of the session.
 
-        Yields after each event, so that the caller need not read on.
+        Yields after each event, so that the caller need not read on: the address for messages, of the older transport.
 
         Raises:
             httpx2.TransportError: The stream broke off, or the server sends too many messages that the gateway did not
@@ -163,21 +161,19 @@ class BodyReader:
                     for event in events:
                         flood.pacer.begin()
                         position.note(event.fields)
-                        await self._take_event(event, identity)
+                        address = await self._take_event(event, identity)
                         await flood.pacer.end()
                         if flood.reason:
                             self._bypass.give_up(flood.reason)
                             raise httpx2.ReadError(flood.reason)
-                        yield
+                        yield address
 
-    async def _take_event(self, event: ServerSentEvent[Frame], identity: RequestId | None) -> None:
-        """Take the message of an event; one that is not a message is logged and dropped."""
+    async def _take_event(self, event: ServerSentEvent[Frame], identity: RequestId | None) -> bytes | None:
+        """Take the message of an event, or return its address; one that is not a message is logged and dropped."""
         kind = next((field.partition(b":")[2].strip() for field in event.fields if field.startswith(b"event")), b"")
-        if event.data is None:
-            return
-        if kind == b"endpoint" and isinstance(event.data, bytes):
-            self.on_endpoint(event.data)
-        elif kind not in (b"", b"message"):
+        if event.data is None or (kind == b"endpoint" and isinstance(event.data, bytes)):
+            return event.data
+        if kind not in (b"", b"message"):
             if isinstance(event.data, SpooledFrame):
                 event.data.discard()
         else:
@@ -185,6 +181,7 @@ class BodyReader:
                 await self._take_frame(event.data, identity)
             except WireError as error:
                 self._log.warning("an upstream sent an event that is not a message: %s", error)
+        return None
 
     async def _take_frame(self, frame: Frame, identity: RequestId | None) -> None:
         """Take a message on the stream of a request.
