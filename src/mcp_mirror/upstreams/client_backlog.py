@@ -28,10 +28,6 @@ class ClientBacklog:
         self._parts = 0
         """The number of parts that contain messages."""
 
-    def new_part(self) -> "BacklogPart":
-        """Return a part without messages."""
-        return BacklogPart(self)
-
     def has_room(self, present: int, more: int) -> bool:
         """Return whether a part of `present` bytes may take a message of `more` bytes.
 

@@ -175,7 +175,7 @@ class InputRounds:
             RefusedError: The client lacks a capability, or answered with an error.
             UpstreamError: The upstream makes too many input requests, or they take too much memory.
         """
-        waiting = self._backlog.new_part()
+        waiting = BacklogPart(self._backlog)
         delay, number = _FIRST_DELAY, 0
         try:
             while True:

@@ -22,7 +22,7 @@ from mcp_mirror.payload.pipes import MessageSink
 from mcp_mirror.settings.limits import UpstreamBounds
 from mcp_mirror.system.limited_logs import RepeatedLog
 from mcp_mirror.system.slices import Pacer
-from mcp_mirror.upstreams.client_backlog import MESSAGE_OVERHEAD, ClientBacklog
+from mcp_mirror.upstreams.client_backlog import MESSAGE_OVERHEAD, BacklogPart, ClientBacklog
 from mcp_mirror.upstreams.content_filter import is_filtered
 from mcp_mirror.upstreams.inflight import InflightRequests
 from mcp_mirror.upstreams.rebuilt_messages import MAX_BOUNDED, rebuild_notification
@@ -50,7 +50,7 @@ class NotificationQueue:
     def __init__(self, channel: ClientChannel, tasks: TaskGroup, backlog: ClientBacklog) -> None:
         self.channel = channel
         self._tasks = tasks
-        self._part = backlog.new_part()
+        self._part = BacklogPart(backlog)
         self._queue: deque[tuple[str, Mapping[str, Any], int]] = deque()
         self._idle: anyio.Event | None = None
         self.cancellations: list[asyncio.Event] = []

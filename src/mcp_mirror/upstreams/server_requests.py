@@ -26,7 +26,7 @@ from mcp_mirror.security.rate_limits import Limit, TokenBucket, explain_too_many
 from mcp_mirror.settings.limits import UpstreamBounds
 from mcp_mirror.system.limited_logs import RepeatedLog
 from mcp_mirror.system.slices import Pacer
-from mcp_mirror.upstreams.client_backlog import MESSAGE_OVERHEAD, REQUEST_COPIES, ClientBacklog
+from mcp_mirror.upstreams.client_backlog import MESSAGE_OVERHEAD, REQUEST_COPIES, BacklogPart, ClientBacklog
 from mcp_mirror.upstreams.content_filter import filter_content
 from mcp_mirror.upstreams.inflight import InflightRequest, InflightRequests
 from mcp_mirror.upstreams.transports.server_messages import ServerMessage
@@ -78,7 +78,7 @@ class ServerRequests:
         """
         self._tasks = tasks
         self._bounds = bounds
-        self._backlog = backlog.new_part()
+        self._backlog = BacklogPart(backlog)
         """The requests that wait for answers."""
         self._inflight = inflight
         self._owner_queue = owner_queue
