@@ -18,8 +18,9 @@ import httpx2
 import msgspec
 
 from mcp_mirror.settings.access import is_local_host, is_loopback, is_public
-from mcp_mirror.system.forward_proxies import ForwardProxy, ForwardProxyError, open_tunnel
+from mcp_mirror.system.forward_proxies import ForwardProxy, ForwardProxyError
 from mcp_mirror.system.http_connections import HttpConnections, Origin, Receiver, open_connection
+from mcp_mirror.system.http_responses import ResponseReader
 from mcp_mirror.system.name_lookups import look_up
 
 PRIVATE: Final = "its name resolves to a private address that the configuration does not name"
@@ -85,7 +86,7 @@ async def _connect_proxy(policy: AddressPolicy, proxy: ForwardProxy, origin: Ori
         with anyio.fail_after(_PROXY_TIMEOUT):
             receiver = await _connect_first(await _find_addresses(proxy.host), proxy.port)
             if scheme == "https":
-                await open_tunnel(receiver, proxy, host, port)
+                await _open_tunnel(receiver, proxy, host, port)
     except BaseException as error:
         if receiver is not None:
             receiver.transport.abort()
@@ -93,6 +94,24 @@ async def _connect_proxy(policy: AddressPolicy, proxy: ForwardProxy, origin: Ori
             raise
         raise proxy.explain_silence() from error
     return receiver
+
+
+async def _open_tunnel(receiver: Receiver, proxy: ForwardProxy, host: str, port: int) -> None:
+    """Ask a proxy for a tunnel to a host.
+
+    Raises:
+        ForwardProxyError: The proxy refuses.
+        httpx2.TransportError: It does not answer with HTTP, or the connection broke.
+    """
+    authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    headers = [(b"Host", authority.encode("ascii")), *proxy.headers]
+    lines = [f"CONNECT {authority} HTTP/1.1".encode("ascii"), *(b"%b: %b" % header for header in headers)]
+    await receiver.write(b"\r\n".join((*lines, b"\r\n")), None)
+    response, received = ResponseReader(), memoryview(b"")
+    while not response.status:
+        received = response.feed(received or memoryview(await receiver.receive(None)))
+    if not httpx2.codes.is_success(response.status):
+        raise proxy.explain_refusal(response.status)
 
 
 async def _find_addresses(host: str) -> Sequence[str]:

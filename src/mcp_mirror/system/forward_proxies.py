@@ -5,23 +5,16 @@ import os
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import httpx2
 import msgspec
 
 from mcp_mirror.settings.access import is_loopback
 from mcp_mirror.settings.declarations import DEFAULT_PORTS
-from mcp_mirror.system.http_responses import ResponseReader
-
-if TYPE_CHECKING:
-    from mcp_mirror.system.http_connections import Receiver
 
 _UNSUPPORTED: Final = frozenset(("https", "socks4", "socks4a", "socks5", "socks5h", "socks"))
 _EVERY_HOST: Final = "*"
-_OK: Final = 200
-_REDIRECTS: Final = 300
-_SIGN_IN: Final = 407
 
 
 class ForwardProxyError(httpx2.ConnectError):
@@ -52,7 +45,7 @@ class ForwardProxy(msgspec.Struct, frozen=True):
         """Return the error for a status with which the proxy refused a tunnel."""
         refused = f"the proxy in `{self.variable}` refused with HTTP status {status}"
         advice = "Ask the operator of the proxy to allow this host and port"
-        if status == _SIGN_IN:
+        if status == httpx2.codes.PROXY_AUTHENTICATION_REQUIRED:
             advice = f"Put user and password into `{self.variable}`: http://USER:PASSWORD@HOST"
         return ForwardProxyError(refused, advice)
 
@@ -62,24 +55,6 @@ class ForwardProxy(msgspec.Struct, frozen=True):
             f"the proxy in `{self.variable}` does not answer",
             f"Correct `{self.variable}`, or add the host of `url` to `NO_PROXY`",
         )
-
-
-async def open_tunnel(receiver: "Receiver", proxy: ForwardProxy, host: str, port: int) -> None:
-    """Ask a proxy for a tunnel to a host.
-
-    Raises:
-        ForwardProxyError: The proxy refuses.
-        httpx2.TransportError: It does not answer with HTTP, or the connection broke.
-    """
-    authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    headers = [(b"Host", authority.encode("ascii")), *proxy.headers]
-    lines = [f"CONNECT {authority} HTTP/1.1".encode("ascii"), *(b"%b: %b" % header for header in headers)]
-    await receiver.write(b"\r\n".join((*lines, b"\r\n")), None)
-    response, received = ResponseReader(), memoryview(b"")
-    while not response.status:
-        received = response.feed(received or memoryview(await receiver.receive(None)))
-    if not _OK <= response.status < _REDIRECTS:
-        raise proxy.explain_refusal(response.status)
 
 
 def find_forward_proxy(url: httpx2.URL) -> ForwardProxy | None:
