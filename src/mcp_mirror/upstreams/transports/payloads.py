@@ -228,8 +228,7 @@ class PayloadBypass:
 
     def fail(self, identity: RequestId | None, error: types.ErrorData) -> bool:
         """Fail the request with this id; return whether there is one."""
-        if self._abandoned.ends:
-            self._note_response(identity)
+        self._note_response(identity)
         request = self.find(identity)
         if request is None:
             return False
@@ -281,7 +280,7 @@ class PayloadBypass:
         if is_other or (request := self.find(message.id)) is None:
             return False
         if self._abandoned.ends:
-            self._note_response(request.id)
+            self._abandoned.end_until(request.id)
         request.finish({key: memoryview(raw) for key, raw in message.result.items()})
         return True
 
@@ -301,8 +300,7 @@ class PayloadBypass:
     def _take_spooled(self, frame: SpooledFrame, about: RequestId | None) -> Buffer | None:
         """Pass a large response to its caller unread; drop one that comes too late."""
         identity = frame_id(frame)
-        if self._abandoned.ends:
-            self._note_response(identity)
+        self._note_response(identity)
         request = self.find(identity)
         if request is not None and request.method in _UNREAD:
             self._answer(request, frame)
@@ -345,8 +343,7 @@ class PayloadBypass:
 
         `identity` is that of the response, and `about` that of the request on whose stream it came.
         """
-        if self._abandoned.ends:
-            self._note_response(identity)
+        self._note_response(identity)
         request, expected = self.find(identity), self.find(about)
         if request is None and _has_error(message):
             request = expected  # a server that could not read a request does not know its id
