@@ -162,14 +162,10 @@ def _advise(response: httpx2.Response) -> str:
     status, request = response.status_code, response.request
     if response.has_redirect_location:
         return "Use https:// in `url`" if _leads_to_https(response) else _REDIRECTED
-    if (
-        status == httpx2.codes.METHOD_NOT_ALLOWED and request.method == "GET"
-    ):  # only the older transport opens its stream before a session
-        return _NOT_SSE
-    if (
-        status == httpx2.codes.BAD_REQUEST and request.url.scheme == "http"
-    ):  # such as that of a TLS server without a handshake
-        return _NOT_TLS
+    if status == httpx2.codes.METHOD_NOT_ALLOWED and request.method == "GET":
+        return _NOT_SSE  # only the older transport opens its stream before a session
+    if status == httpx2.codes.BAD_REQUEST and request.url.scheme == "http":
+        return _NOT_TLS  # such a response comes from a TLS server without a handshake
     if status == httpx2.codes.UNAUTHORIZED and "authorization" in request.headers:
         return _CREDENTIALS_ADVICE
     advice = _STATUS_ADVICE.get(status, "See the server's log" if response.is_server_error else _ELSEWHERE)
