@@ -17,9 +17,8 @@ async def wait_for_turn(sender: str) -> None:
 
     A sender that must wait is not read in the meantime, so its message stays with it.
     """
-    try:
-        turns = _turns.get()
-    except LookupError:
+    turns = _turns.get(None)
+    if turns is None:
         _turns.set(turns := FairQueue(_AT_ONCE))
     if not turns.try_enter(sender, _AT_ONCE):
         await turns.wait(sender, _AT_ONCE, None)
