@@ -26,7 +26,7 @@ MODEL: Final = "the model"
 FILES: Final = "local files"
 """The place that memory_import reads and memory_export writes. An upstream cannot have this name."""
 FUNCTIONS: Final = "local functions"
-"""The upstream of a program's own functions."""
+"""The upstream of a program's own functions. Another upstream cannot have this name."""
 UNKNOWN: Final = "?"
 """The source of a value that was made of values without known sources."""
 WORDS: Final[Mapping[str, str]] = {"model": MODEL, "files": FILES, "functions": FUNCTIONS}

@@ -38,8 +38,6 @@ T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
 
-NAME: Final = FUNCTIONS
-"""The name of this upstream; the configuration cannot use it for another."""
 _MAX_THREADS: Final = 40
 """Threads for functions that are not `async`, without those that continue after a timeout or a cancellation."""
 _MAX_ABANDONED: Final = 40
@@ -58,7 +56,7 @@ class LocalFunctions:
         """Start without functions; `preview` is `mirror.preview`."""
         self._all: dict[str, Function] = {}
         self._inspected: dict[str, InspectedTool] = {}
-        self.policy: UpstreamPolicy = UpstreamPolicy(NAME, LocalEndpoint(), lock="off", preview=preview)
+        self.policy: UpstreamPolicy = UpstreamPolicy(FUNCTIONS, LocalEndpoint(), lock="off", preview=preview)
         """The settings of the functions, as an upstream."""
         self._on_change: Callable[[], object] = lambda: None
 
@@ -172,7 +170,7 @@ class LocalUpstream:
     def listing_connection(self, channel: ClientChannel) -> ReconnectingConnection:
         """Raise an error: local functions have no connections."""
         del channel
-        raise UpstreamError(f"The {NAME} have only tools. Use another upstream for resources and prompts.")
+        raise UpstreamError(f"The {FUNCTIONS} have only tools. Use another upstream for resources and prompts.")
 
     async def connection_for(self, channel: ClientChannel) -> ReconnectingConnection:
         """Raise an error, as `listing_connection`."""
