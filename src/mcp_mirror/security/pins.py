@@ -203,7 +203,7 @@ class Pins(msgspec.Struct, frozen=True):
     lock: Lock = NO_LOCK
     mode: LockMode = "off"
 
-    def find_mode(self, policy: UpstreamPolicy) -> LockMode:
+    def _find_mode(self, policy: UpstreamPolicy) -> LockMode:
         """The mode for an upstream; always off if the mode of the gateway is off."""
         return self.mode if self.mode == "off" else policy.lock or self.mode
 
@@ -216,13 +216,13 @@ class Pins(msgspec.Struct, frozen=True):
         return self._build_finding(policy, lambda: _compare_instructions(self.lock, policy.name, instructions))
 
     def _build_finding(self, policy: UpstreamPolicy, compare: Callable[[], DefinitionChange | None]) -> Finding | None:
-        mode = self.find_mode(policy)
+        mode = self._find_mode(policy)
         change = None if mode == "off" else compare()
         return Finding(change, mode == "block") if change else None
 
     def pinned_tools(self, policies: Iterable[UpstreamPolicy]) -> list[tuple[str, str]]:
         """Upstream and name of every pinned tool that the policy admits, in a stable order."""
-        held = [one for one in policies if self.find_mode(one) != "off" and one.name in self.lock.upstreams]
+        held = [one for one in policies if self._find_mode(one) != "off" and one.name in self.lock.upstreams]
         return [(one.name, tool) for one in held for tool in self.lock.upstreams[one.name].tools if one.admits(tool)]
 
 

@@ -20,7 +20,7 @@ if sys.platform != "win32":
     import fcntl
     import resource
 
-PIPE_BYTES: Final = 1 << 20
+_PIPE_BYTES: Final = 1 << 20
 """Capacity of a pipe where the system permits it (Linux: 64 KiB by default)."""
 _MOST: Final = 1 << 20
 """Handles that are always enough. Some systems have a hard limit of 10^9, and some have no limit."""
@@ -148,5 +148,5 @@ def _open_wide_pipe() -> tuple[int, int]:
     reading, writing = os.pipe()
     if sys.platform == "linux":
         with suppress(OSError):  # over /proc/sys/fs/pipe-user-pages-soft: keep the default capacity
-            fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+            fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     return reading, writing

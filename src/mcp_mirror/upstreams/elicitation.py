@@ -81,7 +81,7 @@ class InputRound(msgspec.Struct, frozen=True):
     state: Mapping[str, str]
 
 
-def hide_input_required(required: InputRequired) -> InputRequired:
+def _hide_input_required(required: InputRequired) -> InputRequired:
     """Rebuild the requests of an upstream whose content is hidden, under the gateway's own keys.
 
     The sealed state keeps the keys of the upstream; see `restore_keys`.
@@ -100,7 +100,7 @@ def hide_input_required(required: InputRequired) -> InputRequired:
 
 
 def restore_keys(answered: InputRound) -> InputRound:
-    """Return the answers under the upstream's own keys; see `hide_input_required`."""
+    """Return the answers under the upstream's own keys; see `_hide_input_required`."""
     if _KEYS not in answered.state:
         return answered
     keys = {f"question-{number}": key for number, key in enumerate(json.loads(answered.state[_KEYS]), 1)}
@@ -156,7 +156,7 @@ class InputRounds:
         before = answered.state.get(_ROUND) if answered else None
         number = self._count(required, int(before or 0))
         counted = msgspec.structs.replace(required, state={**(required.state or {}), _ROUND: str(number)})
-        shown = hide_input_required(counted) if is_filtered(channel) else counted
+        shown = _hide_input_required(counted) if is_filtered(channel) else counted
         for request in shown.requests.values():
             if not _conforms(request):
                 raise UpstreamError(f"Upstream {self._upstream!r} {_NOT_CONFORMING}: `{request['method']}`.")

@@ -26,7 +26,7 @@ _LARGEST_CODE: Final = 1 << 31
 _KEY: Final = secrets.token_bytes(16)
 
 
-def hash_opaque(text: object) -> str:
+def _hash_opaque(text: object) -> str:
     """Return an opaque value for a text: the same for the same text while the gateway runs."""
     return hashlib.blake2b(repr(text).encode("utf-8", "replace"), key=_KEY, digest_size=16).hexdigest()
 
@@ -39,7 +39,7 @@ def rebuild_notification(
     if method == "notifications/progress":
         return _rebuild_progress(params, rest)
     if is_content_hidden and method == "notifications/elicitation/complete":
-        return {"elicitationId": hash_opaque(params.get("elicitationId"))}
+        return {"elicitationId": _hash_opaque(params.get("elicitationId"))}
     if is_content_hidden or size > MAX_BOUNDED:
         return None
     return rest
@@ -59,7 +59,7 @@ def rebuild_request(method: str, params: Mapping[str, Any]) -> Mapping[str, Any]
     kept: dict[str, Any] = {"message": sanitize_lines(str(params.get("message", "")), _MAX_MESSAGE)}
     if params.get("mode") == "url":
         address = sanitize_lines(str(params.get("url", "")), _MAX_MESSAGE)
-        return {**kept, "mode": "url", "url": address, "elicitationId": hash_opaque(params.get("elicitationId"))}
+        return {**kept, "mode": "url", "url": address, "elicitationId": _hash_opaque(params.get("elicitationId"))}
     schema = params.get("requestedSchema")
     if not isinstance(schema, Mapping) or len(msgspec.json.encode(schema)) > MAX_BOUNDED:
         raise RefusedError("The form of the elicitation request is missing or too large.", types.INVALID_PARAMS)

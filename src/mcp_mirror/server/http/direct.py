@@ -169,7 +169,7 @@ class DirectHttp:
 
     def __init__(self, direct_path: DirectPath, sessions: Sessions) -> None:
         self._direct_path = direct_path
-        self.sessions = sessions
+        self._sessions = sessions
         self._silence = SharedTimer(_PING_INTERVAL)
 
     async def answer(self, body: Buffer, request: HttpRequest, send: Send) -> bool:
@@ -178,7 +178,7 @@ class DirectHttp:
         if opened is None or not _is_acceptable(opened, request):
             return False
         sender = self._direct_path.find_sender(opened, request)
-        if sender is None or self.sessions.is_anonymous(request.namespace):
+        if sender is None or self._sessions.is_anonymous(request.namespace):
             return False
         set_request_id(request.scope, opened.id)
         session_id = request.headers.get(_SESSION_HEADER) if sender.session else None
@@ -189,7 +189,7 @@ class DirectHttp:
                 await response.send_outcome(opened.id, outcome)
             elif sender.session is None:  # the client has disconnected: no one reads a response
                 return True
-            elif self.sessions.find(request.session_key) is sender.session:  # the client has cancelled the request
+            elif self._sessions.find(request.session_key) is sender.session:  # the client has cancelled the request
                 await response.send_outcome(opened.id, _REQUEST_CANCELLED)
             else:  # the session has ended
                 await response.end()
@@ -225,7 +225,7 @@ class DirectHttp:
 
         Return whether it was the response to a request for one of them. The SDK must handle all other messages.
         """
-        session = self.sessions.find(request.session_key)
+        session = self._sessions.find(request.session_key)
         if session is None or not session.direct_requests:
             return False
         session.direct_requests.apply(message)
