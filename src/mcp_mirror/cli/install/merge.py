@@ -64,7 +64,7 @@ def plan_merging(target: Target, config: Path | None, environ: Mapping[str, str]
         )
     block = _find_block(document, target)
     servers = _read_servers(document, block, target)
-    _check(document, block, target)
+    _check(document, block, servers, target)
     path = resolve_path(config or _default_config(target))
     try:
         text = _write_config_text(target, block, servers)
@@ -138,8 +138,7 @@ def _read_servers(document: Document, block: str, target: Target) -> Mapping[str
     return servers
 
 
-def _check(document: Document, block: str, target: Target) -> None:
-    servers = _read_servers(document, block, target)
+def _check(document: Document, block: str, servers: Mapping[str, Any], target: Target) -> None:
     if not servers:
         raise ConfigError(f"{target.file} contains no servers that can be merged. Add a server in the client first.")
     if gateway := next((one for one in servers.values() if read_own_command(one).subcommand == "serve"), None):
