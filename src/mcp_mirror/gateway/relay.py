@@ -320,7 +320,7 @@ class Relay(msgspec.Struct):
         input_round: InputRound | None,
         arguments: Buffer = b"{}",
     ) -> Members:
-        is_shown, gateway = self.gateway.may_show(upstream), self.gateway
+        is_shown, services = self.gateway.may_show(upstream), self.gateway.services
         try:
             filtered = channel if is_shown else filter_content(channel)
             response = await self.gateway.upstreams[upstream].request(request, filtered, input_round)
@@ -340,9 +340,7 @@ class Relay(msgspec.Struct):
             if not isinstance(response, SpooledFrame):
                 return response
             try:
-                members = await gateway.services.scanner.open(
-                    response, gateway.services.limits.max_depth, channel.caller.namespace
-                )
+                members = await services.scanner.open(response, services.limits.max_depth, channel.caller.namespace)
             except WireError as error:
                 raise UpstreamError(
                     f"Upstream {upstream!r} sent an invalid answer to {request.what}. {error}"
