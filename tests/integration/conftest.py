@@ -22,7 +22,9 @@ from recording_watchdog import RecordingWatchdog
 from mcp_mirror.memory.memory import Memory, MemoryServices
 from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.memory.value_writer import ValueWriter
+from mcp_mirror.observability.audit import Audit as AuditLog
 from mcp_mirror.payload.spool import Spool
+from mcp_mirror.security.flows import Flows
 from mcp_mirror.settings.policies import MemoryToolsPolicy, MirrorPolicy, WirePolicy
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Store
@@ -114,6 +116,8 @@ async def memory_over(tmp_path: Path) -> AsyncIterator[MemoryOver]:
                     mirror=mirror or MirrorPolicy(),
                     tools=MemoryToolsPolicy(**tools),
                     estimate=estimate_tokens,
+                    audit=AuditLog(),
+                    flows=Flows(),
                 )
 
             yield memory

@@ -15,7 +15,7 @@ from mcp_mirror.gateway.call import Call
 from mcp_mirror.gateway.pipeline import compose
 from mcp_mirror.gateway.stages.limits import CallQuotas
 from mcp_mirror.gateway.stages.reporting import ReportStage
-from mcp_mirror.observability.audit import NO_AUDIT
+from mcp_mirror.observability.audit import Audit
 from mcp_mirror.observability.events import EventRecorder
 from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.settings.access import AuthPolicy
@@ -56,7 +56,7 @@ class Gateway:
         async def answer(_call: Call) -> Mapping[str, bytes]:
             return {"content": b"[]"}
 
-        self._answer = compose([ReportStage(NO_AUDIT, recorder, PathHasher(b"key"), clock), self.quotas], answer)
+        self._answer = compose([ReportStage(Audit(), recorder, PathHasher(b"key"), clock), self.quotas], answer)
 
     async def call(self, principal: str = "alice", *, is_limited: bool = True) -> str:
         """Return the error of a call; an empty text if there is none."""

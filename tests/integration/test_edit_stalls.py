@@ -14,7 +14,9 @@ from mcp_mirror.memory.memory import Memory, MemoryServices
 from mcp_mirror.memory.tools.table import TOOLS
 from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.memory.value_writer import ValueWriter
+from mcp_mirror.observability.audit import Audit
 from mcp_mirror.payload.spool import Spool
+from mcp_mirror.security.flows import Flows
 from mcp_mirror.settings.policies import MemoryToolsPolicy, MirrorPolicy, WirePolicy
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.memory import MemoryStore
@@ -51,6 +53,8 @@ def test_an_edit_of_very_many_places_does_not_stall_other_calls(text: str, tmp_p
                     mirror=MirrorPolicy(),
                     tools=MemoryToolsPolicy(),
                     estimate=estimate_tokens,
+                    audit=Audit(),
+                    flows=Flows(),
                 )
                 provenance = Provenance("up", "read", "0" * 64)
                 await writer.store_values("me", provenance, {BASE: json.dumps(text).encode()}, estimate_tokens)

@@ -13,7 +13,7 @@ from mcp_mirror.callers import LOCAL, Caller, NullChannel
 from mcp_mirror.errors import RefusalReason, StoreError, ToolError
 from mcp_mirror.gateway.call import Call, reply_to_error
 from mcp_mirror.gateway.stages.reporting import ReportStage
-from mcp_mirror.observability.audit import NO_AUDIT
+from mcp_mirror.observability.audit import Audit
 from mcp_mirror.observability.events import MAX_ARGUMENTS, CallEvent, EventRecorder, FinishedCall, read_calls
 from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.settings.policies import EventsPolicy
@@ -222,7 +222,7 @@ def call_of(arguments: bytes = b"{}") -> Call:
 async def recorded(log: FickleLog, call: Call, answer: Any) -> Any:
     recorder = recorder_of(log)
     try:
-        stage = ReportStage(NO_AUDIT, recorder, PathHasher(b"key"), iter([1.0, 1.5]).__next__)
+        stage = ReportStage(Audit(), recorder, PathHasher(b"key"), iter([1.0, 1.5]).__next__)
         return await stage(call, answer)
     finally:
         await recorder.flush()

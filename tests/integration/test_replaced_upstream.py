@@ -58,7 +58,7 @@ async def running(slots: ConnectionSlots, endpoint: StdioEndpoint = SILENT) -> A
             info,
             inspected,
             scanner.open_list,
-            listeners=ChangeListeners(lambda *_: None, lambda *_: None),
+            listeners=ChangeListeners(lambda *_: None, lambda *_: None, lambda _: True),
             slots=slots,
             answer_timeout=60.0,
         )

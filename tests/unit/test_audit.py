@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_mirror.errors import RefusalReason, ToolError
-from mcp_mirror.observability.audit import NO_AUDIT, Audit, AuditRecord, CallTrace, format_record
+from mcp_mirror.observability.audit import Audit, AuditRecord, CallTrace, format_record
 from mcp_mirror.security.sanitize import PathHasher
 from mcp_mirror.server.http.rejected_requests import RejectedRequests
 from mcp_mirror.settings.labels import Labels
@@ -128,8 +128,8 @@ def test_very_many_paths_without_closing_quotes_are_replaced_fast(one: str) -> N
 
 async def test_without_a_sink_everything_is_admitted() -> None:
     record = AuditRecord("call", "local", "say", "ok")
-    NO_AUDIT.write(record)
-    assert await NO_AUDIT.admit(record)
+    Audit().write(record)
+    assert await Audit().admit(record)
     assert "c4nary" not in repr(AuditPolicy(key="c4nary"))
 
 
@@ -175,7 +175,7 @@ def test_records_of_one_call_share_a_correlation_id() -> None:
     audit.write(AuditRecord("read", "local", "memory_read", "ok"))
     audit.write(AuditRecord("call", "local", "memory_read", "ok", correlation="c2"))
     assert [record.correlation for record in witness.records] == ["c1", "c2"]
-    assert (audit.counts, NO_AUDIT.counts) == ({"written": 2, "lost": 0}, {})
+    assert (audit.counts, Audit().counts) == ({"written": 2, "lost": 0}, {})
 
 
 async def test_rejected_requests_are_recorded_again_after_a_while() -> None:

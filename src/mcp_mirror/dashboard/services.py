@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.callers import LOCAL, name_principal
-from mcp_mirror.observability.audit import NO_AUDIT, Audit
+from mcp_mirror.observability.audit import Audit
 from mcp_mirror.security.flows import Flows
 from mcp_mirror.security.sanitize import strip_invisible
 from mcp_mirror.settings.policies import Config
@@ -31,7 +31,7 @@ class DashboardServices(msgspec.Struct, frozen=True):
     limits: StorePolicy
     read_flows: Callable[[], Flows]
     """Returns the current flow policy."""
-    audit: Audit = NO_AUDIT
+    audit: Audit
     on_change: Callable[[str], None] = lambda _namespace: None
     """Called with a namespace after one of its values was deleted."""
 

@@ -12,7 +12,7 @@ from mcp_mirror.errors import FlowError, MirrorError, unwrap_error_group
 from mcp_mirror.memory.lookup_errors import ErrorContent, unknown_path_error
 from mcp_mirror.memory.value_lookup import FoundValue, look_up_described
 from mcp_mirror.memory.value_writer import ValueWriter
-from mcp_mirror.observability.audit import NO_AUDIT, Audit, AuditRecord, CallTrace, Event
+from mcp_mirror.observability.audit import Audit, AuditRecord, CallTrace, Event
 from mcp_mirror.paths import MemoryPath
 from mcp_mirror.security.flows import Flows, Refusal, describe_place, format_labels
 from mcp_mirror.settings.labels import FILES, MODEL, Labels
@@ -46,7 +46,7 @@ class FlowGuard(msgspec.Struct, frozen=True):
     namespace: str
     tool: str
     """The tool's name, as clients know it."""
-    audit: Audit = NO_AUDIT
+    audit: Audit
     trace: CallTrace = msgspec.field(default_factory=CallTrace)
     """Receives the values that the call uses."""
     consent: str | None = None

@@ -12,7 +12,7 @@ from mcp_mirror.memory.flow_guard import FlowGuard
 from mcp_mirror.memory.lookup_errors import UnstoredResult, unknown_path_error
 from mcp_mirror.memory.usage import UsageCounter
 from mcp_mirror.memory.value_writer import ValueWriter
-from mcp_mirror.observability.audit import NO_AUDIT, Audit, CallTrace
+from mcp_mirror.observability.audit import Audit, CallTrace
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.query.windows import Budget
 from mcp_mirror.security.flows import Flows
@@ -48,8 +48,8 @@ class Memory(msgspec.Struct, frozen=True):
     tools: MemoryToolsPolicy
     estimate: Callable[[Buffer], int]
     """Returns the expected tokens of a text (UTF-8); an upper bound of them in a conversation with a token budget."""
-    audit: Audit = NO_AUDIT
-    flows: Flows = msgspec.field(default_factory=Flows)
+    audit: Audit
+    flows: Flows
     consent: str | None = None
     """The one flow that the user allowed for this call."""
     trace: CallTrace = msgspec.field(default_factory=CallTrace)

@@ -101,10 +101,6 @@ class Audit(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, correlation=correlation)
 
 
-NO_AUDIT: Final = Audit()
-"""An audit log without a sink."""
-
-
 @dataclass(slots=True)
 class CallTrace:
     """Facts about one call, collected on its way."""

@@ -57,7 +57,7 @@ class ChangeListeners(msgspec.Struct, frozen=True):
     """Called with the list, the owner (None: all) and the upstream. See `ConnectionOwner.on_change`."""
     on_update: Callable[[str, str | None, str, Mapping[str, Any]], None]
     """Called with the upstream, the owner, the URI of the resource, and the parameters of the notification."""
-    may_show: Callable[[str], bool] = lambda _upstream: True
+    may_show: Callable[[str], bool]
     """Whether an upstream's text may be shown to models; see `Gateway.may_show`."""
 
 
