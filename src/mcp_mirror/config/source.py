@@ -86,7 +86,7 @@ class Scalar:
 
     location: YamlLocation
     text: str = field(repr=False)
-    kind: Kind = "text"
+    kind: Kind
     is_inverted: bool = False
     """Whether the boolean means its opposite: a client's `disabled` is `enabled` here."""
 

@@ -38,7 +38,7 @@ class ScriptOrigin(msgspec.Struct, frozen=True):
     """The joined flow labels of all values that the script has received."""
     preview: bool
     """The model may see parts of all of these values."""
-    span: Any = None
+    span: Any
     """The span of the call that runs the script; None without traces."""
 
 

@@ -85,7 +85,7 @@ class StateBuilder(msgspec.Struct, frozen=True):
     shared: StageDependencies
     dispatch: Next
     """The innermost step of the pipeline."""
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[Stage, ...]
     """Stages of the program that runs the gateway."""
 
     def build(self, config: Config, pins: Pins, catalog: Catalog, *, is_isolated: bool) -> RuntimeState:

@@ -201,7 +201,7 @@ def _limit(seconds: float | None, error: type[httpx2.TimeoutException], message:
 class _HttpConnection:
     """One connection, for one request at a time."""
 
-    def __init__(self, origin: Origin, receiver: Receiver, proxy: ForwardProxy | None = None) -> None:
+    def __init__(self, origin: Origin, receiver: Receiver, proxy: ForwardProxy | None) -> None:
         """Use an open connection to the origin, or to a proxy that reads and forwards the requests."""
         self.origin = origin
         self._receiver = receiver

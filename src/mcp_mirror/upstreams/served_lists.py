@@ -17,7 +17,7 @@ _MEMBERS: Final = {kind.method: kind.member for kind in KINDS.values()}
 class ServedLists:
     """The last list by method, as a hash of its items; None if clients may have got another list, or none."""
 
-    def __init__(self, earlier: "ServedLists | None" = None) -> None:
+    def __init__(self, earlier: "ServedLists | None") -> None:
         """Create an empty record; `earlier` is that of the connection that serves the clients until this one does."""
         self._earlier = earlier
         self._hashes: dict[str, int | None] = {}

@@ -74,7 +74,7 @@ class ServerUpstream:
     """One of the user's MCP servers."""
 
     def __init__(
-        self, policy: UpstreamPolicy, dependencies: UpstreamDependencies, client: ClientChannel | None = None
+        self, policy: UpstreamPolicy, dependencies: UpstreamDependencies, client: ClientChannel | None
     ) -> None:
         """Create an upstream that is not started.
 

@@ -77,11 +77,11 @@ class RemoteServer(msgspec.Struct, frozen=True):
     """A server at an address."""
 
     url: str
-    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
+    headers: Mapping[str, str]
     """Header names and values, as the client expands them."""
-    variables: Mapping[str, str] = msgspec.field(default_factory=dict)
+    variables: Mapping[str, str]
     """Header names, and values that contain `${VAR}` for a variable of the client's environment."""
-    is_sse: bool = False
+    is_sse: bool
 
 
 class _UnwrappableError(Exception):
@@ -159,7 +159,7 @@ class Entry(msgspec.Struct, frozen=True):
     shape: EntryShape
     problem: str | None
     """Why the text of the entry cannot be edited."""
-    settings: Mapping[str, Any] | None = None
+    settings: Mapping[str, Any] | None
     """The server around its `transport`, if that is the value with the command or the address, as Cline writes it."""
 
     @property

@@ -162,7 +162,7 @@ def _parse_block(raw: Buffer, scans: Scans) -> ParsedBlock:
     return ParsedBlock(raw, None, is_plain=False, media=find_media(opened))
 
 
-def find_content_place(parsed: ParsedResult, json_texts: Collection[int] = ()) -> str | None:
+def find_content_place(parsed: ParsedResult, json_texts: Collection[int]) -> str | None:
     """The place of the content blocks, as in `PARTS`. A block is dropped only if the value repeats it.
 
     `json_texts` has the indices of text blocks that are parsed JSON in a value of several blocks.

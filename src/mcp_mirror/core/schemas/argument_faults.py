@@ -52,7 +52,7 @@ class ArgumentFault(msgspec.Struct, frozen=True):
         return f"{located} (the same in {count}{shorten_middle('.'.join(self.last))})"
 
 
-def read_faults(errors: Iterable[jsonschema_rs.ValidationError], at: tuple[str, ...] = ()) -> list[ArgumentFault]:
+def read_faults(errors: Iterable[jsonschema_rs.ValidationError], at: tuple[str, ...]) -> list[ArgumentFault]:
     """The faults of the value at a location, at most five: one for all values that violate the schema in the same way.
 
     Errors about a pattern that was too slow to match are not faults.

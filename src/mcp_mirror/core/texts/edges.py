@@ -81,7 +81,7 @@ def show_ends(head: str, end: str, take: Take) -> Iterator[str]:
         yield from islice(filter(take, map("...{}".format, ends)), 1)
 
 
-def show_edges(head: str, end: str | None, count: int, take: Take, errors: Errors | None = None) -> Iterator[str]:
+def show_edges(head: str, end: str | None, count: int, take: Take, errors: Errors | None) -> Iterator[str]:
     """Lines of head and tail in turn while there is room, and the number of lines omitted between them.
 
     `end` is None if the head is the whole text. `count` is the number of all lines; 0: unknown. Of the `errors`, the

@@ -85,7 +85,7 @@ class HttpTransport(msgspec.Struct, frozen=True):
     """Seconds without a byte after which anything but a request fails; requests have their own timeout."""
     spool: Spool
     accept_cookies: AcceptCookies
-    authorizer: Authorizer | None = None
+    authorizer: Authorizer | None
     """Provides OAuth tokens; None if the server needs none."""
 
     @asynccontextmanager
