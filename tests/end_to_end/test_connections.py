@@ -244,6 +244,32 @@ async def test_a_new_session_is_opened_when_the_event_stream_is_lost(
         assert "hear" in await client.text("hear_mirrored")
 
 
+async def test_a_server_may_ask_on_its_event_stream_from_the_first_request_on(
+    configured: Configured, open_lines: OpenLines, listening: Listening, tmp_path: Path
+) -> None:
+    """Servers of the TypeScript SDK drop what they send on the stream of a session before it is open."""
+    log = tmp_path / "log"
+    async with (
+        listening("raw_http.py", "--standing", "60", "--late", "0.3", "--log", str(log)) as port,
+        open_lines(configured({"one": {"url": f"http://127.0.0.1:{port}/mcp"}})) as client,
+    ):
+        await client.greet()
+        await client.text("hear_mirrored")
+    requests = log.read_text().splitlines()
+    assert requests.index("a stream is open") < requests.index("tools/list"), requests
+
+
+async def test_a_server_whose_event_stream_does_not_begin_is_used_without(
+    configured: Configured, open_lines: OpenLines, listening: Listening
+) -> None:
+    async with (
+        listening("raw_http.py", "--standing", "60", "--late", "60") as port,
+        open_lines(configured({"one": {"url": f"http://127.0.0.1:{port}/mcp"}})) as client,
+    ):
+        await client.greet()
+        assert "hello" in await client.text("hear_mirrored", {"text": "hello"})
+
+
 async def read_status(client: Lines, meta: dict[str, Any]) -> dict[str, Any]:
     """Return the state of the only upstream."""
     params = {"uri": "mcp-mirror://upstreams", "_meta": meta}

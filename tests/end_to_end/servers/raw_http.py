@@ -23,6 +23,7 @@ parser.add_argument("--encoding", default="identity", choices=["identity", "gzip
 parser.add_argument("--status", type=int, help="answer every request with this status")
 parser.add_argument("--location", help="and redirect there")
 parser.add_argument("--standing", type=float, help="a GET is a stream: silent so many seconds, then a tool is new")
+parser.add_argument("--late", type=float, default=0, help="the head of such a stream comes after so many seconds")
 parser.add_argument("--silent", action="store_true", help="such a stream ends without a message")
 parser.add_argument("--broken", action="store_true", help="such a stream breaks off")
 parser.add_argument("--busy", type=int, help="the second and the third such stream are refused with this status")
@@ -99,6 +100,8 @@ class Handler(BaseHTTPRequestHandler):
             self.refuse(options.busy, None, "Conflict")
         elif options.standing:
             opened.append(self.headers["mcp-session-id"])
+            time.sleep(options.late)
+            self.note("a stream is open")
             self.stream(b": standing\n\n", whole=not options.broken)
             self.wfile.flush()
             time.sleep(options.standing)

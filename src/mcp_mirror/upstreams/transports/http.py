@@ -65,6 +65,8 @@ _DELETE_TIMEOUT: Final = 2.0
 """Seconds for the request that ends a session."""
 _MAX_FAILURES: Final = 2
 """Attempts in a row to open or resume a stream that the server refuses."""
+_OPENING: Final = 1.0
+"""Seconds that the first request waits for the event stream: a server that does not begin it is used without."""
 _OPEN_INTERVAL: Final = 1.0
 """Seconds between two attempts to reach a server for an event stream, at first."""
 _LONGEST_OPEN_INTERVAL: Final = 4.0
@@ -259,8 +261,11 @@ class StreamableHttp(HttpStreams):
                 self._bodies.cancel(params["requestId"])  # the end of its stream is the cancellation
             return
         await super().send(item)
-        if method == _INITIALIZED:
-            self._tasks.start_soon(self._follow_events)
+        if method == _INITIALIZED and SESSION_HEADER in self._session:
+            is_answered = anyio.Event()
+            self._tasks.start_soon(self._follow_events, is_answered)
+            with anyio.move_on_after(_OPENING):
+                await is_answered.wait()
 
     async def _take_response(self, response: httpx2.Response, identity: RequestId) -> None:
         if response.status_code in _UNKNOWN_SESSION and SESSION_HEADER in response.request.headers:
@@ -314,11 +319,16 @@ class StreamableHttp(HttpStreams):
                 await _close_events(response, events)
         return self._bodies.has_ended(identity)
 
-    async def _follow_events(self) -> None:
-        """Read the event stream of the session, and open it again when it ends, unless the server has none."""
+    async def _follow_events(self, is_answered: anyio.Event) -> None:
+        """Read the event stream of the session, and open it again when it ends, unless the server has none.
+
+        Sets `is_answered` once the server has answered the first request for it. A question that the server asks on the
+        stream before is lost (TypeScript SDK), and the call that needs the answer never ends.
+        """
         position, failures, delay, has_opened = StreamPosition(), 0, _OPEN_INTERVAL, False
         while failures < _MAX_FAILURES and SESSION_HEADER in self._session:
             response = await self._open_events(position, has_opened=has_opened)
+            is_answered.set()
             if response is not None and _is_event_stream(response):
                 failures, delay, has_opened = 0, _OPEN_INTERVAL, True
                 events = self._bodies.read_events(response, None, position)
