@@ -578,6 +578,15 @@ def test_small_values_beside_nested_rows_are_named(value: Any, lines: list[str])
     assert [line for line in notice.splitlines() if line.startswith("also in ")] == lines
 
 
+def test_the_cursor_beside_rows_has_room_before_values_further_out() -> None:
+    answer = {"statusCode": 200, "statusText": "OK", "timing": "8ms"}
+    body = {"data": {"items": {"edges": ROWS, "pageInfo": CURSOR}}}
+    request = {"method": "GET", "url": "https://shop.example/items?first=90", "authMethod": "none"}
+    notice = notice_of({"request": request, "response": {**answer, "body": body}})
+    cursor = 'pageInfo/hasNextPage true, pageInfo/endCursor "Y3Vyc29yOjkw"'
+    assert f'also in "response/body/data/items": {cursor}' in notice.splitlines()
+
+
 def test_values_beside_rows_leave_room_for_the_fields_of_the_rows() -> None:
     notice = notice_of({"data": {f"setting {n}": n for n in range(60)} | {"rows": ROWS}})
     assert 'fields of "' in notice

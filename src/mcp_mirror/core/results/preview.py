@@ -186,19 +186,20 @@ def describe_beside(blob: Buffer, levels: Sequence[Level], keys: Sequence[str], 
     """A line for each object around or beside a described part: its small members, which may tell how to get more rows.
 
     `levels` has the value, which needs no line because its members are listed, and the objects around the part at
-    `keys`. The lines take a third of the room at most.
+    `keys`. The lines take a third of the room at most, those of the innermost objects first.
     """
-    lines: list[str] = []
+    lines: dict[int, str] = {}
     most = min(room.left, _MAX_BESIDE_TOKENS)
     own = TokenBudget(room.estimate, most)
-    for location, others in _list_objects_beside(blob, levels, keys):
+    places = list(enumerate(_list_objects_beside(blob, levels, keys)))
+    for at, (location, others) in sorted(places, key=lambda place: -len(place[1][0])):
         if fields := list(islice(_list_small_members(blob, others), _MAX_FIELDS)):
             named = strip_invisible("/".join(map(escape_token, location)), MAX_FIELD_NAME)
             described = f'also in "{named}": '
             if own.take(described) and (shown := tuple(filter(own.take, fields))):
-                lines.append(described + ", ".join(shown))
+                lines[at] = described + ", ".join(shown)
     room.left -= most - own.left
-    return tuple(lines)
+    return tuple(line for _, line in sorted(lines.items()))
 
 
 def _list_objects_beside(
@@ -208,7 +209,7 @@ def _list_objects_beside(
     for level in levels[1:]:
         if len(level.keys) >= len(keys):
             break
-        yield level.keys, (member for member in level.members if member.key != keys[len(level.keys)])
+        yield level.keys, [member for member in level.members if member.key != keys[len(level.keys)]]
     for key, span in levels[0].members[:_MAX_BESIDE] if keys else ():
         is_small = MAX_SHOWN_VALUE < span.length <= _MAX_SMALL_OBJECT  # an even smaller one is listed as it is
         if is_small and key != keys[0] and kind_at(blob, span.start) == "object":
