@@ -1216,6 +1216,52 @@ def test_texts_with_plain_numbers_are_sorted_as_texts_on_request() -> None:
     assert rows("SELECT sum(x::DOUBLE) AS s FROM t", t=table) == [{"s": 12.1}]
 
 
+PRICED = [{"id": n, "note": {"price": p, "by": {"n": n}}, "x": n} for n, p in ((1, "98.5"), (2, "250"), (3, ""))]
+
+
+@pytest.mark.parametrize(
+    ("sql", "named"),
+    [
+        ("SELECT max(note->>'price') FROM t", "note->>'price'"),
+        ("SELECT max(json_extract_string(note, 'price')) FROM t", "note->>'price'"),
+        ("SELECT max(note.price) FROM t", "note.price"),
+        ("SELECT id FROM t AS o ORDER BY o.note.price DESC", "o.note.price"),
+        ("SELECT id, note->>'price' AS top FROM t ORDER BY top DESC", "top"),
+        ("SELECT note->'by'->>'n' AS n FROM t WHERE note->>'price' > '9'", "note->>'price'"),
+    ],
+)
+def test_texts_with_numbers_within_objects_are_not_compared_as_texts(sql: str, named: str) -> None:
+    message = failure(sql, t=PRICED).message
+    assert f'{named} is text with numbers such as "98.5"' in message
+    assert f"Write TRY_CAST({named} AS DOUBLE) in place of {named}" in message
+
+
+@pytest.mark.parametrize("sql", ["SELECT max(note->>'price') FROM t", "SELECT note->>'price' AS p FROM t ORDER BY p"])
+def test_texts_with_numbers_within_json_are_not_compared_as_texts(sql: str) -> None:
+    table = [{**row, "note": json.dumps(row["note"])} for row in PRICED]
+    assert 'is text with numbers such as "98.5"' in failure(sql, t=table).message
+
+
+@pytest.mark.parametrize(
+    ("sql", "found"),
+    [
+        ("SELECT max((note->>'price')::DOUBLE) AS v FROM t WHERE id < 3", 250.0),
+        ("SELECT max(note.by.n) AS v FROM t", 3),
+        ("SELECT max(note.by->>'n') AS v FROM t", "3"),
+        ("SELECT max(x) AS v FROM (SELECT length(note->>'price') AS x FROM t)", 4),
+        ("SELECT max(concat(note->>'price')) AS v FROM t", "98.5"),
+        ("SELECT list_filter([1, 2], lambda y: y > 1)[1] AS v FROM t LIMIT 1", 2),
+    ],
+)
+def test_other_values_within_objects_are_compared(sql: str, found: object) -> None:
+    assert rows(sql, t=PRICED)[0]["v"] == found
+
+
+def test_texts_that_are_not_json_do_not_prevent_a_query_of_the_others() -> None:
+    table = [{"note": '{"price": "9.5"}'}, {"note": "none"}, {"note": '{"price": "a"}'}]
+    assert rows("SELECT max(note->>'price') AS v FROM t WHERE note LIKE '{%'", t=table) == [{"v": "a"}]
+
+
 NOTED = [{"id": number, "note": json.dumps({"gift": number, "tags": ["a"]})} for number in range(9)]
 
 

@@ -29,6 +29,8 @@ _COMPUTING: Final = _LARGEST | {
 """Functions of numbers and dates."""
 _NO_NUMBERS: Final = frozenset({"varchar", "text", "string", "json", "blob"})
 """Types to which any text is cast."""
+_TEXT_OF_KEY: Final = frozenset({"->>", "json_extract_string"})
+"""Functions that return the member of an object at a key as text."""
 _SAMPLED: Final = 1000
 """Texts of a column from which its form is taken."""
 _MAX_SAMPLED: Final = 80
@@ -47,6 +49,15 @@ _PLAIN: Final = r"[-+]?\d+(?:\.\d+)?"
 _DATE: Final = r"\d{{1,2}}{0}\d{{1,2}}{0}\d{{4}}"
 _TIMES: Final[Mapping[str, str]] = {"": "", r" \d{1,2}:\d\d": " %H:%M", r" \d{1,2}:\d\d:\d\d": " %H:%M:%S"}
 """Patterns of times, with their formats."""
+
+
+class _Operand(NamedTuple):
+    """A column, or a text within its objects."""
+
+    names: tuple[str, ...]
+    """Its name, after the table and before keys of a STRUCT: `t.note.price`."""
+    keys: str = ""
+    """The keys of JSON, in SQL: `->'note'->>'price'`."""
 
 
 class _Form(NamedTuple):
@@ -76,49 +87,88 @@ def explain_text_order(
         missing: Texts that stand for a missing value.
     """
     made = {name.casefold() for node in nodes for name in _list_made_names(node)}
-    renamed = {str(node["alias"]).casefold(): node["column_names"] for node in nodes if _is_column(node)}
-    used = {(tuple(names), is_cast): None for node in nodes for names, is_cast in _find_columns(node)}
-    for names, is_cast in used:
-        if names[-1].casefold() in made:
+    renamed = {str(node["alias"]).casefold(): found for node in nodes if node.get("alias") and (found := _read(node))}
+    used = dict.fromkeys(found for node in nodes for found in _find_operands(node))
+    for operand, is_cast in used:
+        name = operand.names[-1].casefold()
+        if name in made:
             continue
-        for table, column in _locate(renamed.get(names[-1].casefold(), names), nodes, tables):
-            form = _find_form(database, table, column, missing)
+        meant = operand if operand.keys else renamed.get(name, operand)
+        for table, texts in _locate(database, meant, nodes, tables):
+            form = _find_form(database, table, texts, missing)
             if form and not (is_cast and form.is_castable):
-                return _describe(form, names, _read_texts(database, table, column, missing)[0])
+                return _describe(form, operand, _read_texts(database, table, texts, missing)[0])
     return None
 
 
-def _is_column(node: Node) -> bool:
-    """Whether a node is a column with another name."""
-    return node.get("type") == "COLUMN_REF" and bool(node.get("alias"))
+def _read(node: Node) -> _Operand | None:
+    """The column, or the text within it, that a node is; None for any other node."""
+    keys = ""
+    while (kind := node.get("type")) != "COLUMN_REF":
+        if kind == "LAMBDA" and keys:  # `a->'b'` within `a->'b'->>'c'`
+            arrow, node, key = "->", node["lhs"], node["expr"]
+        elif kind == "FUNCTION" and node["function_name"] in _TEXT_OF_KEY:
+            arrow = "->>"
+            node, key = (argument["expression"] for argument in node["arguments"])
+        else:
+            return None
+        literal = key.get("literal", {})
+        if literal.get("kind") != "STRING":
+            return None
+        keys = f"{arrow}{quote_text(literal['text'])}{keys}"
+    return _Operand(tuple(node["column_names"]), keys)
 
 
 def _list_made_names(node: Node) -> Iterator[str]:
     """The names that a query gives to what it computes: such a column may have another type than that of the table."""
     alias = str(node.get("alias", "")).casefold()
-    if alias and not _is_column(node) and all(names[-1].casefold() != alias for names, _ in _find_columns(node)):
+    if alias and not _read(node) and all(found.names[-1].casefold() != alias for found, _ in _find_operands(node)):
         yield alias
     yield from map(str, (*node.get("aliases", ()), *node.get("column_name_alias", ())))
     yield from (str(entry["key"]) for entry in node.get("replace_list", ()))
 
 
 def _locate(
-    names: Sequence[str], nodes: Sequence[Node], tables: Mapping[str, Mapping[str, str]]
+    database: "DuckDBPyConnection",
+    operand: _Operand,
+    nodes: Sequence[Node],
+    tables: Mapping[str, Mapping[str, str]],
 ) -> Sequence[tuple[str, str]]:
-    """The tables and columns of texts that a name may mean; none if it may also mean a column of another type."""
-    qualifier, wanted = names[0].casefold() if len(names) > 1 else "", names[-1].casefold()
+    """The tables and, in SQL, the texts that an operand may mean; none if it may also mean values of another type."""
+    names = operand.names
     read = (node for node in nodes if node.get("type") == "BASE_TABLE")
     named = {str(node["alias"] or node["table_name"]).casefold(): str(node["table_name"]).casefold() for node in read}
+    qualifier = names[0].casefold() if len(names) > 1 else ""
     meant = [table for table in tables if table.casefold() == named.get(qualifier)]
     columns = [(table, name, kind) for table in meant or tables for name, kind in tables[table].items()]
-    is_key = bool(qualifier) and not meant and any(name.casefold() == qualifier for _, name, _ in columns)
-    found = [column for column in columns if column[1].casefold() == wanted]
-    are_texts = not is_key and all(kind == "VARCHAR" for _, _, kind in found)
-    return [(table, name) for table, name, _ in found] if are_texts else ()
+    if qualifier and (meant or all(name.casefold() != qualifier for _, name, _ in columns)):
+        names = names[1:]
+    found = [column for column in columns if column[1].casefold() == names[0].casefold()]
+    if len(names) == 1 and not operand.keys:
+        are_texts = all(kind == "VARCHAR" for _, _, kind in found)
+        return [(table, quote_name(name)) for table, name, _ in found] if are_texts else ()
+    if len(found) != 1:
+        return ()
+    table, name, kind = found[0]
+    texts = ".".join(map(quote_name, (name, *names[1:])))
+    if operand.keys and kind == "VARCHAR":  # some of the texts may not be JSON
+        texts = f"TRY_CAST({texts} AS JSON)"
+    return [(table, texts + operand.keys)] if _are_texts(database, table, texts + operand.keys) else ()
 
 
-def _find_columns(node: Node) -> Iterator[tuple[Sequence[str], bool]]:
-    """The names of columns that a node sorts, compares or computes with, and whether it casts them."""
+def _are_texts(database: "DuckDBPyConnection", table: str, values: str) -> bool:
+    """Whether values within the objects of a column are texts; False also if the objects do not have them."""
+    import duckdb  # noqa: PLC0415  # an extra
+
+    try:
+        found = database.execute(f"SELECT typeof({values}) FROM {quote_name(table)} LIMIT 1").fetchone()  # noqa: S608  # quoted names
+    except duckdb.Error:
+        return False
+    return found is not None and found[0] == "VARCHAR"
+
+
+def _find_operands(node: Node) -> Iterator[tuple[_Operand, bool]]:
+    """What a node sorts, compares or computes with, and whether it casts it."""
     kind, function = str(node.get("type", "")), str(node.get("function_name", "")).lower()
     used: list[Any] = [order["expression"] for order in node.get("orders", ())]
     if kind in _COMPARISONS:
@@ -130,10 +180,10 @@ def _find_columns(node: Node) -> Iterator[tuple[Sequence[str], bool]]:
         used += arguments[1:] if function in _LARGEST and len(arguments) > 1 else arguments
     if kind == "SELECT_NODE":  # ORDER BY 2
         used += _list_sorted_by_number(node)
-    yield from ((part["column_names"], False) for part in used if part.get("type") == "COLUMN_REF")
-    if kind == "OPERATOR_CAST" and node["child"].get("type") == "COLUMN_REF":
+    yield from ((operand, False) for part in used if (operand := _read(part)))
+    if kind == "OPERATOR_CAST" and (cast := _read(node["child"])):
         to = str(node.get("type_expr", {}).get("type_name", "")).lower()
-        yield from [(node["child"]["column_names"], True)] if to not in _NO_NUMBERS else []
+        yield from [(cast, True)] if to not in _NO_NUMBERS else []
 
 
 def _list_sorted_by_number(node: Node) -> Iterator[Any]:
@@ -143,30 +193,29 @@ def _list_sorted_by_number(node: Node) -> Iterator[Any]:
             yield node["select_list"][int(number) - 1]
 
 
-def _read_texts(database: "DuckDBPyConnection", table: str, column: str, missing: Sequence[str]) -> list[str]:
+def _read_texts(database: "DuckDBPyConnection", table: str, texts: str, missing: Sequence[str]) -> list[str]:
     """The first texts of a column, the shortest and the longest, without missing values."""
     begin = f"left({{0}}, {_MAX_SAMPLED})"
-    first = database.execute(f"{_select(begin, table, column, missing)} LIMIT {_SAMPLED}").fetchall()
+    first = database.execute(f"{_select(begin, table, texts, missing)} LIMIT {_SAMPLED}").fetchall()
     ends = f"unnest([min_by({begin}, length({{0}})), max_by({begin}, length({{0}}))])"
-    rows = first and first + database.execute(_select(ends, table, column, missing)).fetchall()
+    rows = first and first + database.execute(_select(ends, table, texts, missing)).fetchall()
     return [row[0] for row in rows]
 
 
-def _select(what: str, table: str, column: str, missing: Sequence[str]) -> str:
-    """A query of the texts of a column, with `{0}` for the text."""
-    name = quote_name(column)
+def _select(what: str, table: str, texts: str, missing: Sequence[str]) -> str:
+    """A query of texts, with `{0}` for the text."""
     listed = ", ".join(map(quote_text, ("", *missing)))
-    return f"SELECT {what.format(f'trim({name})')} FROM {quote_name(table)} WHERE trim({name}) NOT IN ({listed})"  # noqa: S608  # quoted names
+    return f"SELECT {what.format(f'trim({texts})')} FROM {quote_name(table)} WHERE trim({texts}) NOT IN ({listed})"  # noqa: S608  # quoted names
 
 
-def _find_form(database: "DuckDBPyConnection", table: str, column: str, missing: Sequence[str]) -> _Form | None:
+def _find_form(database: "DuckDBPyConnection", table: str, texts: str, missing: Sequence[str]) -> _Form | None:
     """What all texts of a column are; None for texts that are neither numbers nor dates."""
-    texts = _read_texts(database, table, column, missing)
-    form = _find_number(texts) or _find_date(texts)
+    read = _read_texts(database, table, texts, missing)
+    form = _find_number(read) or _find_date(read)
     if form is None:
         return None
     test = f"bool_and(regexp_full_match({{0}}, {quote_text(form.pattern.replace('{', '{{').replace('}', '}}'))}))"
-    found = database.execute(_select(test, table, column, missing)).fetchone()
+    found = database.execute(_select(test, table, texts, missing)).fetchone()
     return form if found and found[0] else None
 
 
@@ -206,8 +255,9 @@ def _find_date(texts: Sequence[str]) -> _Form | None:
     return None
 
 
-def _describe(form: _Form, names: Sequence[str], text: str) -> str:
-    column = ".".join(name if re.fullmatch(r"(?!\d)\w+", name) else quote_name(name) for name in names)
+def _describe(form: _Form, operand: _Operand, text: str) -> str:
+    names = (name if re.fullmatch(r"(?!\d)\w+", name) else quote_name(name) for name in operand.names)
+    column = ".".join(names) + operand.keys
     conversions = " or ".join(conversion.format(column) for conversion in form.conversions)
     other = "numbers such as 1000.5" if form.what == "numbers" else "dates such as DATE '2026-12-31'"
     as_texts = f" To compare the texts, write concat({column})." if form.is_castable else ""
