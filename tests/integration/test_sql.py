@@ -1257,6 +1257,13 @@ def test_other_values_within_objects_are_compared(sql: str, found: object) -> No
     assert rows(sql, t=PRICED)[0]["v"] == found
 
 
+def test_numbers_in_texts_within_objects_of_two_tables_are_found() -> None:
+    sql = "SELECT max(note.price) FROM (SELECT * FROM a UNION ALL SELECT * FROM b)"
+    assert "note.price is text with numbers" in failure(sql, a=PRICED, b=PRICED[:1]).message
+    numbers = [{"note": {"price": 9}}]
+    assert "note.price is text" not in failure(sql, a=PRICED, b=numbers).message
+
+
 def test_texts_that_are_not_json_do_not_prevent_a_query_of_the_others() -> None:
     table = [{"note": '{"price": "9.5"}'}, {"note": "none"}, {"note": '{"price": "a"}'}]
     assert rows("SELECT max(note->>'price') AS v FROM t WHERE note LIKE '{%'", t=table) == [{"v": "a"}]

@@ -147,13 +147,15 @@ def _locate(
     if len(names) == 1 and not operand.keys:
         are_texts = all(kind == "VARCHAR" for _, _, kind in found)
         return [(table, quote_name(name)) for table, name, _ in found] if are_texts else ()
-    if len(found) != 1:
-        return ()
-    table, name, kind = found[0]
-    texts = ".".join(map(quote_name, (name, *names[1:])))
-    if operand.keys and kind == "VARCHAR":  # some of the texts may not be JSON
-        texts = f"TRY_CAST({texts} AS JSON)"
-    return [(table, texts + operand.keys)] if _are_texts(database, table, texts + operand.keys) else ()
+    within = [(table, _write_texts((name, *names[1:]), operand.keys, kind)) for table, name, kind in found]
+    return within if all(_are_texts(database, table, texts) for table, texts in within) else ()
+
+
+def _write_texts(names: Sequence[str], keys: str, kind: str) -> str:
+    """The SQL of texts within the objects of a column of a type."""
+    objects = ".".join(map(quote_name, names))
+    is_json = keys and kind == "VARCHAR"  # some of the texts may not be JSON
+    return (f"TRY_CAST({objects} AS JSON)" if is_json else objects) + keys
 
 
 def _are_texts(database: "DuckDBPyConnection", table: str, values: str) -> bool:
