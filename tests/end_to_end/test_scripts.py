@@ -696,6 +696,25 @@ async def test_a_script_that_takes_json_text_for_its_rows_learns_to_parse_it(mir
     assert reply.value == 2
 
 
+LONG = "a line of a log\n" * 90
+
+
+@pytest.mark.parametrize("code", ["import re\nre.findall('line', page)", "page.splitlines()"])
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        ({"response": {"status": 200, "body": LONG}, "request": {"0": "GET"}}, 'page["response"]["body"]'),
+        ({"ok": True, "0": {"out": [LONG, "exit 0"]}}, 'page["0"]["out"][0]'),
+    ],
+)
+async def test_a_script_that_takes_an_object_for_its_text_learns_where_it_is(
+    mirror: Mirror, code: str, page: object, text: str
+) -> None:
+    reply = await mirror.run(code, {"page": page})
+    assert f": its text is {text}.\nCall memory_run again" in reply.text
+    assert (await mirror.run(f"len({text})", {"page": page})).value == len(LONG)
+
+
 @pytest.mark.parametrize("code", ["rows['hits']", "rows.hits"])
 async def test_a_script_that_takes_rows_for_an_object_learns_their_fields(mirror: Mirror, code: str) -> None:
     reply = await mirror.run(code, {"rows": await mirror.put([{"id": 1, "hours": 3}])})

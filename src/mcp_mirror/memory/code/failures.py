@@ -98,6 +98,7 @@ _WRONG_SHAPE: Final = (
     "list indices must be integers",
     "'list' object has no attribute",
     "'dict' object has no attribute",
+    "expected string or bytes-like object, got",
 )
 """Parts of messages of a script that takes values for others."""
 _ATTRIBUTE: Final = lazy_pattern(r"'dict' object has no attribute '(\w+)'")

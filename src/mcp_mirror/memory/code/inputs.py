@@ -13,7 +13,7 @@ import msgspec
 from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.core.conversion import Resolved
 from mcp_mirror.core.resolve import Pointer, Pointers, check_pointer_count, substitute_pointers
-from mcp_mirror.core.results.main_parts import find_table, read_levels
+from mcp_mirror.core.results.main_parts import Level, find_long_texts, find_table, read_levels
 from mcp_mirror.core.results.media import find_embedded_text
 from mcp_mirror.core.texts.embedded_json import (
     MAX_SEARCHED_BYTES,
@@ -231,13 +231,26 @@ def describe_keys(name: str, blob: Buffer) -> str | None:
 
 
 def _locate_rows(name: str, blob: Buffer, members: Sequence[Member]) -> str:
-    """A clause about the rows of an object, which others may wrap, or else about a text of JSON; empty without one."""
-    if table := find_table(blob, read_levels(blob, members)):
-        return f": its rows are {name}{''.join(f'[{json.dumps(key)}]' for key in table.keys)}"
-    if (text := next((member.key for member in members if _is_json_text(blob, member.span)), None)) is None:
-        return ""
-    value = f"{name}[{json.dumps(text)}]"
-    return f"; {value} is text: after `import json`, its JSON is json.loads({value})"
+    """A clause about the rows of an object, which others may wrap, or else about a text of JSON, or a long text.
+
+    Empty without one of them.
+    """
+    levels = read_levels(blob, members)
+    if table := find_table(blob, levels):
+        return f": its rows are {_write_item(name, table.keys, levels)}"
+    text = next((member.key for member in members if _is_json_text(blob, member.span)), None)
+    if text is not None:
+        value = _write_item(name, (text,), levels)
+        return f"; {value} is text: after `import json`, its JSON is json.loads({value})"
+    long = find_long_texts(blob, levels)
+    return f": its text is {_write_item(name, long[0].keys, levels)}" if long else ""
+
+
+def _write_item(name: str, keys: tuple[str, ...], levels: Sequence[Level]) -> str:
+    """The code for the part of a value at these keys; those that are not within an object of `levels` are positions."""
+    objects = {level.keys for level in levels}
+    quoted = (json.dumps(key) if keys[:at] in objects else key for at, key in enumerate(keys))
+    return name + "".join(map("[{}]".format, quoted))
 
 
 def _is_json_text(blob: Buffer, span: Span) -> bool:
