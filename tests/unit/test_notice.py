@@ -370,6 +370,14 @@ def test_the_long_texts_of_an_object_have_their_lines_and_formats() -> None:
     )
 
 
+def test_the_errors_in_a_long_text_of_an_object_are_counted() -> None:
+    log = "".join(f"10:00:{n:02} {'ERROR' if n in (41, 52) else 'info'} request {n}\n" for n in range(60))
+    value = {"content": log, "bytes_read": len(log), "encoding": "utf-8"}
+    assert f'at "{BASE}/content" (60 lines, log, 2 with ERROR from line 41), ' in notice_of(value)
+    assert "ERROR" not in notice_of(value, preview=False)
+    assert "ERROR" not in notice_of({"content": CODE + "# ERROR\n"})
+
+
 @pytest.mark.parametrize(
     ("data", "described"),
     [

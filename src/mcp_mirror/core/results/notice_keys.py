@@ -132,14 +132,17 @@ def _show_sentences(stored: NoticeInput, outlined: Sequence[str], listed: Sequen
 
 
 def describe_text(stored: NoticeInput, text: Part, room: int = 0) -> str:
-    """The lines and the format of a text: ` (498 lines, source code)`. Models passed its words in place of its path.
+    """The lines, the format and the errors of a text: ` (498 lines, log, 2 with ERROR from line 37)`.
 
-    With tokens in `room`, the keys or the fields of JSON in the text follow.
+    Models passed its words in place of its path. With tokens in `room`, the keys or the fields of JSON in the text
+    follow.
     """
     part = memoryview(stored.value.blob)[text.span.start : text.span.stop]
-    summary = preview_value(part, "text", TokenBudget(stored.estimate, left=room)).summary
-    found = summary.split(", ", 2)[2:]  # without kind and size
-    return f" ({found[0]})" if found else ""
+    preview = preview_value(part, "text", TokenBudget(stored.estimate, left=room))
+    found = preview.summary.split(", ", 2)[2:]  # without kind and size
+    if errors := preview.errors:
+        found.append(f"{errors.size:,} with {errors.word} from line {errors.number}")
+    return f" ({', '.join(found)})" if found else ""
 
 
 def format_keys(

@@ -37,7 +37,7 @@ from mcp_mirror.core.results.outlines import (
     outline_value,
     sample_items,
 )
-from mcp_mirror.core.texts.edges import find_errors, show_around_data, show_edges, show_ends
+from mcp_mirror.core.texts.edges import Errors, find_errors, show_around_data, show_edges, show_ends
 from mcp_mirror.core.texts.embedded_json import MAX_SEARCHED_BYTES, find_embedded_json
 from mcp_mirror.core.texts.formats import AFTER_HEADING, PYTHON_LITERAL, Edges, find_format, measure_heading, read_edges
 from mcp_mirror.core.texts.outlines import outline_text, show_outline
@@ -109,6 +109,8 @@ class Preview(NamedTuple):
     """Kind, size and shape: `text, 134 kB, 4,000 lines, log`."""
     lines: tuple[str, ...] = ()
     """Its beginning and end, or its first item."""
+    errors: Errors | None = None
+    """The lines of a text with errors."""
 
 
 def preview_value(
@@ -277,7 +279,7 @@ def _preview_text(blob: Buffer, span: Span, room: TokenBudget, text: TextSize) -
         head = _shorten_heading(edges) if form.endswith(AFTER_HEADING) else edges.head
         is_output = is_searched and form in ("", "log")
         errors = find_errors(text_start(blob, span, span.length)) if is_output else None
-        return Preview(summary, tuple(show_edges(head, end, line_count, room.take, errors)))
+        return Preview(summary, tuple(show_edges(head, end, line_count, room.take, errors)), errors)
     if media := find_base64(blob, span):
         return Preview(f"{summary}, base64 of {describe_media(media)}")
     return Preview(summary, tuple(show_ends(edges.head, edges.end, room.take)))
