@@ -1169,6 +1169,9 @@ def test_converted_numbers_and_dates_are_compared(sql: str, found: object) -> No
         (["01/13/2026", "03/04/2026"], "Write try_strptime(x, '%m/%d/%Y') in"),
         (["01/02/2026", "03/04/2026"], "try_strptime(x, '%d/%m/%Y') or try_strptime(x, '%m/%d/%Y')"),
         (["28.12.2026 10:00", "03.01.2027 09:30"], "try_strptime(x, '%d.%m.%Y %H:%M')"),
+        (["2026-02-10T00:20:00+09:00", "2026-02-09T23:20:00Z"], "TRY_CAST(x AS TIMESTAMPTZ)"),
+        (["2026-02-10 00:20+05:30", "2026-02-09T23:20:00.5-02"], "TRY_CAST(x AS TIMESTAMPTZ)"),
+        (["2026-11-30 10:00:00 +0100", "2026-11-30 09:30:00 +0000"], "try_strptime(x, '%Y-%m-%d %H:%M:%S %z')"),
     ],
 )
 def test_the_error_about_texts_as_numbers_has_a_conversion_that_works(texts: list[str], conversion: str) -> None:
@@ -1188,11 +1191,13 @@ def test_the_error_about_texts_as_numbers_has_a_conversion_that_works(texts: lis
         ["53111", "10115"],
         ["007", "12"],
         ["2026-01-02", "2025-12-31"],
+        ["2026-02-10T00:20:00Z", "2026-02-09T23:20:00Z"],
+        ["2026-02-10T00:20:00+09:00", "2026-02-09T23:20:00"],
         ["10.0.0.1", "9.0.0.1"],
         ["4.0K", "12M"],
         ["A1", "A12"],
     ],
-    ids=["postal codes", "leading zeros", "ISO dates", "addresses", "units", "names"],
+    ids=["postal codes", "leading zeros", "ISO dates", "one zone", "no zone", "addresses", "units", "names"],
 )
 def test_other_texts_are_compared_as_texts(texts: list[str]) -> None:
     assert rows("SELECT max(x) AS top FROM t", t=[{"x": text} for text in texts]) == [{"top": max(texts)}]
@@ -1207,6 +1212,18 @@ def test_a_column_of_numbers_is_not_taken_for_texts_of_another_table() -> None:
     assert rows("SELECT max(o.x) AS top FROM n JOIN t USING (id)", **tables) == [{"top": 2}]
     assert rows("SELECT max(N.x) AS top FROM n", **tables) == [{"top": 9.5}]
     assert "b.x is text with numbers" in failure("SELECT max(b.x) FROM n JOIN t b USING (id)", **tables).message
+
+
+def test_times_of_several_zones_are_compared_as_times() -> None:
+    table = [{"x": "2026-02-10T00:20:00+09:00"}, {"x": "2026-02-09T23:20:00Z"}]
+    for sql in (
+        "SELECT x FROM t ORDER BY x",
+        "SELECT max(x::TIMESTAMP) FROM t",
+        "SELECT x FROM t WHERE x > '2026-02-10'",
+    ):
+        assert 'x is text with times of several zones such as "2026-02-' in failure(sql, t=table).message
+    assert rows("SELECT x FROM t ORDER BY x::TIMESTAMPTZ DESC LIMIT 1", t=table) == table[1:]
+    assert rows("SELECT x FROM t WHERE TRY_CAST(x AS TIMESTAMPTZ) >= DATE '2026-02-10'", t=table) == []
 
 
 def test_texts_with_plain_numbers_are_sorted_as_texts_on_request() -> None:

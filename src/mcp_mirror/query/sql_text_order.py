@@ -1,7 +1,8 @@
 """Finds texts with numbers or dates that a query sorts, compares or computes with. Runs in a worker process.
 
 DuckDB compares texts letter by letter: `9.991,78` is more than `21.530,81`, and `28.12.2026` more than `03.01.2027`. A
-query has no error then, only a wrong result.
+query has no error then, only a wrong result. The same applies to times of several zones, such as
+`2026-02-10T00:20+09:00`; a cast to TIMESTAMP ignores their zones.
 """
 
 import re
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from mcp_mirror.core.amounts import shorten
 from mcp_mirror.query.sql_files import quote_name, quote_text
 from mcp_mirror.security.sanitize import sanitize
+from mcp_mirror.system.patterns import lazy_pattern
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -31,6 +33,8 @@ _NO_NUMBERS: Final = frozenset({"varchar", "text", "string", "json", "blob"})
 """Types to which any text is cast."""
 _TEXT_OF_KEY: Final = frozenset({"->>", "json_extract_string"})
 """Functions that return the member of an object at a key as text."""
+_WITHOUT_ZONES: Final = frozenset({"timestamp", "datetime"})
+"""Types to which texts with times are cast without their zones."""
 _SAMPLED: Final = 1000
 """Texts of a column from which its form is taken."""
 _MAX_SAMPLED: Final = 80
@@ -49,6 +53,13 @@ _PLAIN: Final = r"[-+]?\d+(?:\.\d+)?"
 _DATE: Final = r"\d{{1,2}}{0}\d{{1,2}}{0}\d{{4}}"
 _TIMES: Final[Mapping[str, str]] = {"": "", r" \d{1,2}:\d\d": " %H:%M", r" \d{1,2}:\d\d:\d\d": " %H:%M:%S"}
 """Patterns of times, with their formats."""
+_DAY: Final = r"\d{4}-\d\d-\d\d"
+_ZONED: Final[Mapping[str, str]] = {
+    rf"{_DAY}[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d(?::\d\d)?)": "TRY_CAST({0} AS TIMESTAMPTZ)",
+    rf"{_DAY} \d\d:\d\d:\d\d [+-]\d{{4}}": "try_strptime({0}, '%Y-%m-%d %H:%M:%S %z')",  # of git
+}
+"""Patterns of times with zones, with conversions."""
+_ZONE: Final = lazy_pattern(r"(?:Z|[+-][\d:]+)\Z")
 
 
 class _Operand(NamedTuple):
@@ -185,7 +196,7 @@ def _find_operands(node: Node) -> Iterator[tuple[_Operand, bool]]:
     yield from ((operand, False) for part in used if (operand := _read(part)))
     if kind == "OPERATOR_CAST" and (cast := _read(node["child"])):
         to = str(node.get("type_expr", {}).get("type_name", "")).lower()
-        yield from [(cast, True)] if to not in _NO_NUMBERS else []
+        yield from [(cast, to not in _WITHOUT_ZONES)] if to not in _NO_NUMBERS else []
 
 
 def _list_sorted_by_number(node: Node) -> Iterator[Any]:
@@ -213,7 +224,7 @@ def _select(what: str, table: str, texts: str, missing: Sequence[str]) -> str:
 def _find_form(database: "DuckDBPyConnection", table: str, texts: str, missing: Sequence[str]) -> _Form | None:
     """What all texts of a column are; None for texts that are neither numbers nor dates."""
     read = _read_texts(database, table, texts, missing)
-    form = _find_number(read) or _find_date(read)
+    form = _find_number(read) or _find_date(read) or _find_zoned(read)
     if form is None:
         return None
     test = f"bool_and(regexp_full_match({{0}}, {quote_text(form.pattern.replace('{', '{{').replace('}', '}}'))}))"
@@ -255,6 +266,14 @@ def _find_date(texts: Sequence[str]) -> _Form | None:
             possible = formats[:1] if sign == "." else [f for f, fits in zip(formats, is_possible, strict=True) if fits]
             return _Form("dates", pattern, tuple(f"try_strptime({{0}}, '{f}')" for f in possible)) if possible else None
     return None
+
+
+def _find_zoned(texts: Sequence[str]) -> _Form | None:
+    """The form of times of several zones; None for other texts. Within one zone, their order is that of the times."""
+    pattern = next((pattern for pattern in _ZONED if _match_all(pattern, texts)), None)
+    if pattern is None or len({found[0] for text in texts if (found := _ZONE.search(text))}) == 1:
+        return None
+    return _Form("times of several zones", pattern, (_ZONED[pattern],), is_castable=True)
 
 
 def _describe(form: _Form, operand: _Operand, text: str) -> str:
