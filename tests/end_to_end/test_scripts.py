@@ -699,7 +699,7 @@ async def test_a_script_that_takes_json_text_for_its_rows_learns_to_parse_it(mir
 LONG = "a line of a log\n" * 90
 
 
-@pytest.mark.parametrize("code", ["import re\nre.findall('line', page)", "page.splitlines()"])
+@pytest.mark.parametrize("code", ["import re\nre.findall('line', page)", "page.splitlines()", "'#' + page"])
 @pytest.mark.parametrize(
     ("page", "text"),
     [

@@ -99,6 +99,7 @@ _WRONG_SHAPE: Final = (
     "'list' object has no attribute",
     "'dict' object has no attribute",
     "expected string or bytes-like object, got",
+    '(not "dict") to str',
 )
 """Parts of messages of a script that takes values for others."""
 _ATTRIBUTE: Final = lazy_pattern(r"'dict' object has no attribute '(\w+)'")
