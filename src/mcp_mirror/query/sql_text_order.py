@@ -271,7 +271,9 @@ def _find_date(texts: Sequence[str]) -> _Form | None:
 def _find_zoned(texts: Sequence[str]) -> _Form | None:
     """The form of times of several zones; None for other texts. Within one zone, their order is that of the times."""
     pattern = next((pattern for pattern in _ZONED if _match_all(pattern, texts)), None)
-    if pattern is None or len({found[0] for text in texts if (found := _ZONE.search(text))}) == 1:
+    zones = [found[0] for text in texts if (found := _ZONE.search(text))]
+    offsets = {zone.replace("Z", "+00").replace(":", "").ljust(len("+0000"), "0") for zone in zones}
+    if pattern is None or len(offsets) == 1:
         return None
     return _Form("times of several zones", pattern, (_ZONED[pattern],), is_castable=True)
 
