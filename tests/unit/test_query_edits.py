@@ -259,6 +259,16 @@ def test_a_text_is_replaced_exactly(blob: bytes, old: str, new: str, found: byte
     assert replaced(blob, old, new) == found
 
 
+def test_the_error_of_a_repeated_text_names_its_first_two_lines() -> None:
+    text = "".join(f'line "{number}"\\n\n' for number in range(2000)) + "\u00e9 at X\nX\nX"
+    with pytest.raises(
+        ToolError, match=r'^"X" occurs more than once \(lines 2000 and 2001\)\. Use a longer `old_text`'
+    ):
+        replaced(json.dumps(text).encode(), "X", "Y")
+    with pytest.raises(ToolError, match=r'^"X" occurs more than once\. Use a longer'):
+        replaced(b'["X", "X"]', "X", "Y")
+
+
 def test_a_repeated_text_is_replaced_only_with_all() -> None:
     with pytest.raises(ToolError, match="more than once"):
         replaced(b'"aXbX"', "X", "Y")

@@ -14,7 +14,7 @@ from mcp_mirror.core.results.content_comparison import parse_exact
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import unescape_token
 from mcp_mirror.payload.json_spans import members, trim
-from mcp_mirror.query.texts import IsOver, check_time, decode_string, find_text, is_text, locate_text
+from mcp_mirror.query.texts import IsOver, check_time, decode_string, find_text, is_text, locate_text, split_text
 from mcp_mirror.query.trees import (
     Array,
     Leaf,
@@ -293,8 +293,12 @@ class Replace(msgspec.Struct, frozen=True):
         if not found and "\n" in self.old:  # models do not see carriage returns
             found = find_text(blob, span, _use_windows_ends(self.old).encode(), most, is_over)
             new = _use_windows_ends(new)
-        self._check_count(len(found))
         is_string = is_text(blob, span)
+        self._check_count(len(found))
+        if not self.replaces_all and len(found) > 1:
+            where = _name_lines(blob, span, found, is_over) if is_string else ""
+            text = as_json_string(self.old, _MAX_NAME)
+            raise ToolError(f"{text} occurs more than once{where}. Use a longer `old_text`, or set `all`.")
         replacement = msgspec.json.encode(new)[1:-1] if is_string else new.encode()
         pieces = _pack(_replace_spans(span, found, replacement))
         if is_string:
@@ -320,8 +324,15 @@ class Replace(msgspec.Struct, frozen=True):
             raise ToolError(
                 f"{text} occurs {_MAX_REPLACED:,} times or more, which is over the limit. Use a longer `old_text`."
             )
-        if not self.replaces_all and times > 1:
-            raise ToolError(f"{text} occurs more than once. Use a longer `old_text`, or set `all`.")
+
+
+def _name_lines(blob: Buffer, span: Span, found: Iterable[Span], is_over: IsOver) -> str:
+    """The numbers of the lines of spans in the text at `span`, from 0 as `memory_read` counts."""
+    numbers: list[int] = []
+    for place in found:
+        before = Span(span.start, place.start + 1 - span.start)  # it ends with one byte in place of the quote
+        numbers.append(sum(piece.data.count(b"\n") for piece in split_text(blob, before, is_over)))
+    return f" (lines {' and '.join(map(str, numbers))})"
 
 
 def _use_windows_ends(text: str) -> str:
