@@ -860,6 +860,17 @@ def test_the_lines_of_a_text_with_several_tables_are_explained() -> None:
     assert rows(prices, t=text) == [{"sum": 7.5}]
 
 
+@pytest.mark.parametrize("between", ["", "\n    "])
+def test_the_error_of_a_column_of_html_has_a_query_of_its_cells(between: str) -> None:
+    head = ["<table>", "<thead>", "<tr>", "<th>id</th>", "<th>price</th>", "</tr>", "</thead>"]
+    parts = [*head, "<tr class='a'>", "<td>1</td>", '<td align="right">2.75</td>', "</tr>", "<tr>"]
+    text = f"<html>\n<p>North</p>\n{between.join([*parts, '<td>2</td>', '<td><b>1</b></td>', '</tr>', '</table>'])}\n"
+    message = failure("SELECT price FROM t", t=text).message
+    query = message.partition("The cells of its tables are ")[2].partition(". Tables: ")[0]
+    cells = [row["cells"] for row in rows(query, t=text)]
+    assert cells == [["id", "price"], ["1", "2.75"], ["2", "<b>1</b>"]]
+
+
 def test_a_table_in_a_column_of_an_object_is_explained() -> None:
     weather = {"place": "Bonn", "hourly": {"time": ["a", "b", "c", "d"], "rain": [0, 1, 0, 2], "wind": [1.5] * 4}}
     message = failure("SELECT max(rain) FROM w", w=weather).message

@@ -286,7 +286,7 @@ def _fill_rows(data: bytes, delimiter: str) -> bytes:
 
 
 def explain_lines(database: "DuckDBPyConnection", name: str) -> str:
-    """Explain why a text with tables in Markdown is a table of lines, or name the row of CSV for which it is.
+    """Explain why a text with tables in Markdown or HTML is a table of lines, or name the row of CSV for which it is.
 
     Empty for any other table of lines.
     """
@@ -296,6 +296,11 @@ def explain_lines(database: "DuckDBPyConnection", name: str) -> str:
         lines = f'"{name}" is a text with {format_count(tables, "table")} and has a row for each line'
         second = "TRY_CAST(split_part(line, '|', 3) AS DOUBLE) is the second one as a number"
         return f"{lines}: trim(split_part(line, '|', 2)) is the first cell, and {second}."
+    if "<td" in text:
+        found = "unnest(regexp_extract_all(string_agg(line, ' ' ORDER BY rowid), '<tr.*?</tr>')) AS r"
+        source = f"(SELECT {found} FROM {quote_name(name)})"  # noqa: S608  # a quoted name
+        query = rf"SELECT regexp_extract_all(r, '<t[dh]\b[^>]*>(.*?)</t[dh]>', 1) AS cells FROM {source}"  # noqa: S608
+        return f'"{name}" is HTML and has a row for each line. The cells of its tables are {query}.'
     body = text[measure_heading(_read_edges(text.encode())) :].lstrip("\n")
     edges = _read_edges(body.encode())
     if not (delimiter := find_delimiter(edges) or find_uneven_delimiter(edges)):
