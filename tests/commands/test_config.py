@@ -258,12 +258,12 @@ def test_a_bucket_needs_redis(load: Load) -> None:
     redis = "store: {kind: redis, url: 'redis://x', blobs: 's3://values/a'}"
     assert load(redis).store.blobs == "s3://values/a"
     for kind in ("", "kind: disk, "):
-        with pytest.raises(ConfigError, match=r"store\.blobs: wanted 'kind: redis' beside it"):
+        with pytest.raises(ConfigError, match=r"store\.blobs: expected 'kind: redis' too: the bucket has only"):
             load(f"store: {{{kind}blobs: 's3://values'}}")
 
 
 def test_an_address_of_redis_needs_the_kind(load: Load) -> None:
-    with pytest.raises(ConfigError, match=r"store\.url: wanted 'kind: redis' beside it"):
+    with pytest.raises(ConfigError, match=r"store\.url: expected 'kind: redis' too: without it"):
         load("store: {url: 'redis://x'}")
     (message,) = load("store: {kind: disk, url: 'redis://x'}").warnings
     assert message.endswith("store.url: with 'kind: disk' the address has no effect; write 'kind: redis', or remove it")
@@ -287,10 +287,57 @@ def test_redis_over_http_without_state_keys_is_a_warning(load: Load, sections: s
 
 
 def test_a_required_audit_log_needs_a_file(load: Load) -> None:
-    with pytest.raises(ConfigError, match=r"audit\.required: wanted 'path' beside it"):
+    with pytest.raises(ConfigError, match=r"audit\.required: expected 'path' too: without it"):
         load("audit: {required: true}")
     assert not load("audit: {required: false}").audit.required
     assert load("audit: {required: true, path: audit.jsonl}").audit.required
+
+
+@pytest.mark.parametrize("key", ["bytes", "values"])
+def test_a_share_larger_than_the_store_is_a_warning(load: Load, key: str) -> None:
+    alice = f"auth: {{tokens: {{alice: 'sha256:{'0' * 64}'}}, principals: {{alice: {{namespace_{key}: 101}}}}}}"
+    config = load(f"store: {{max_{key}: 100, namespace_{key}: 101}}\n{alice}")
+    warnings = [one for one in config.warnings if one not in config.exposures]
+    reason = f"larger than 'store.max_{key}', which applies first"
+    assert [one.partition(": ")[2] for one in warnings] == [
+        f"store.namespace_{key}: {reason}",
+        f"auth.principals.alice.namespace_{key}: {reason}",
+    ]
+    assert load(f"store: {{max_{key}: 100, namespace_{key}: 100}}").warnings == ()
+
+
+def test_a_missing_folder_for_files_is_a_warning(load: Load, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (message,) = load("memory_tools: {roots: [there, missing]}").warnings
+    assert message.endswith("roots.1: the folder does not exist; create it, or correct the path")
+
+
+@pytest.mark.parametrize("text", ["$TOKEN", "Bearer $TOKEN", "$HOME/documents", "%USERPROFILE%\\documents"])
+def test_a_variable_without_braces_is_a_warning(load: Load, text: str) -> None:
+    config = load(f"upstreams: {{a: {{command: x, args: ['{text}']}}}}")
+    assert only(config).endpoint == StdioEndpoint("x", (text,))
+    (message,) = config.warnings
+    assert message.endswith("args.0: read as text, not as a variable; write ${VAR} for the environment variable")
+
+
+def test_json_may_have_comments_trailing_commas_and_tabs(load: Load) -> None:
+    config = load(
+        """\
+{
+\t// of the project
+\t"mcpServers": {
+\t\t"a": {"command": "x", "args": ["https://a.example//b", "/* c */",],}, /* two
+\t\tlines */
+\t},
+}
+"""
+    )
+    assert only(config).endpoint == StdioEndpoint("x", ("https://a.example//b", "/* c */"))
+
+
+def test_an_error_in_json_with_comments_names_its_line(load: Load) -> None:
+    with pytest.raises(ConfigError, match=r"mirror\.yaml:3: mcpServers\.a\.timeout: expected"):
+        load('{ // one\n"mcpServers": { /* two\n*/ "a": {"command": "x", "timeout": "soon"}}}')
 
 
 def test_an_upstream_has_defaults_for_all_but_its_endpoint(load: Load) -> None:

@@ -42,6 +42,11 @@ SIZE = "expected a size above 0 in bytes, or with KB, MB, GB, KiB, MiB or GiB, g
 TAG = "YAML tags (such as !name) are not used here; remove it"
 FLOW = "a comma is missing inside { } or [ ]"
 CHARACTER = "the text contains NUL or half of a surrogate pair; remove it"
+RATE = "expected a whole number above 0, or none, got"
+REDIS_ADDRESS = (
+    "expected an address such as redis://127.0.0.1:6379/0, rediss:// for TLS, or unix:///PATH, with user and password "
+    "percent-encoded (%40 for @), got"
+)
 WHOLE_NUMBER = "expected a whole number, 0 or more, got"
 KEYS_OF_UPSTREAM = (
     "command, args, env, cwd, client_env, url, headers, client_headers, auth, allow_private, timeout, startup_timeout, "
@@ -113,6 +118,22 @@ BAD_KEYS = [
     ('args: ["\\0"]', f"upstreams.a.args.0: {CHARACTER}"),
     ('args: ["\\ud800"]', f"upstreams.a.args.0: {CHARACTER}"),
     ("<<: 5", "upstreams.a: expected a mapping to merge after '<<'"),
+    (
+        "allow: [r]",
+        "upstreams.a.allow: unknown key; did you mean 'upstreams.*.tools.allow'?",
+    ),
+    (
+        "args: ['${workspaceFolder}']",
+        (
+            "upstreams.a.args.0: the gateway does not know the client's variable workspaceFolder; write the path of "
+            "the folder"
+        ),
+    ),
+    (
+        "overrides: {r: {inline_budget: '9'}}",
+        f"upstreams.a.overrides.r.inline_budget: {WHOLE_NUMBER} text; remove the quotes",
+    ),
+    ("\u00a0cwd: x", "upstreams.a: unknown key; the line has a no-break space; replace it by an ordinary space"),
     ("[a]: 5", "upstreams.a: expected text as a key, got a list or a mapping; quote text that starts with [ or {"),
 ]
 
@@ -277,6 +298,38 @@ BAD_SECTIONS = [
     ("mcpServers: {a: {command: x, disabled: maybe}}", "mcpServers.a.disabled: expected true or false, got text"),
     ("mcpServers: {a: {command: x, disabledTools: x}}", "mcpServers.a.disabledTools: expected a list, got text"),
     ("mcpServers: {a: 5}", f"mcpServers.a: {SERVER} a whole number"),
+    *(
+        (
+            f"limits: {{calls_per_minute: {number}}}",
+            f"limits.calls_per_minute: {RATE} text; write only digits, such as 1000",
+        )
+        for number in ("1 000", "1'000", "'1,000'", "1k", "60/min")
+    ),
+    (
+        "limits: {calls_per_day: 1,000}",
+        "limits: unknown key; a comma inside { } begins the next key; write numbers without it",
+    ),
+    *(
+        (f"{block}: {servers}", f"{block}: unknown key; servers belong below 'upstreams', each with a name")
+        for block, servers in (
+            ("mcp", "{servers: {a: {command: x}}}"),  # VS Code's settings
+            ("mcp", "{a: {type: local, command: [x]}}"),  # OpenCode
+            ("extensions", "{a: {cmd: x}}"),  # Goose
+            ("files", "{command: x}"),
+            ("search", "{url: 'http://x'}"),
+        )
+    ),
+    ("upstream: {a: {command: x}}", "upstream: unknown key; did you mean 'upstreams'?"),
+    ("upstreams: {a: command:x}", f"upstreams.a: {SERVER} text; write a space after the colon"),
+    ("store: {kind: redis}", "store.kind: expected 'url' too, such as redis://127.0.0.1:6379/0"),
+    *(
+        (f"store: {{kind: redis, url: '{url}'}}", f"store.url: {REDIS_ADDRESS} text")
+        for url in ("127.0.0.1:6379", "http://x", "redis://u:p/w@x", "redis://u:p#w@x")
+    ),
+    (
+        "store: {kind: redis, url: 'redis://x', blobs: values}",
+        "store.blobs: expected the address of a bucket, s3://BUCKET or s3://BUCKET/PREFIX, got text",
+    ),
     ("lock: {mode: sometimes}", "lock.mode: expected one of off, warn, block, got another word"),
     ("store: {encryption: {}}", "store.encryption: expected 'keys', which is missing"),
     ("store: {encryption: }", "store.encryption: expected 'keys', which is missing"),
@@ -339,6 +392,9 @@ UNREADABLE = [
     ("a: 1\nb\nc: 2\n", 3, "a key without a colon; write 'key: value', or put the text in quotes"),
     ("a:\n  b: 1\n c: 2\n", 3, "the indentation does not match the lines above, or a line lacks a colon"),
     ("a: *b\n", 1, "text that starts with * is read as an alias; put it in quotes, or define its anchor"),
+    ("a: [*.txt]\n", 1, "text that starts with * is read as an alias; put it in quotes, or define its anchor"),
+    ("a: [&.txt]\n", 1, "text that starts with & is read as an anchor; put it in quotes"),
+    ('[mcp_servers.a]\ncommand = "x"\n', 2, "this is TOML; write the servers in YAML, below 'upstreams:'"),
     ("a: @b\n", 1, "text that starts with %, @ or a backtick must be in quotes"),
     ('a: 1\nb: "C:\\Users"\n', 2, "a backslash in double quotes starts an escape; use single quotes"),
     ('a: "\\d+"\n', 1, "a backslash in double quotes starts an escape; use single quotes"),
@@ -359,6 +415,18 @@ def test_a_syntax_error_names_line_and_advice(
     (only_problem,) = problems(text)
     assert only_problem.startswith(f"mirror.yaml:{line}: ")
     assert message in only_problem
+
+
+TOKEN = "mcpm_4bXJk-ZpQ1f0aW7tLr_e2sYvNc8uGd3hMiKo5BxTzA9"
+
+
+@pytest.mark.parametrize("value", ["alice", TOKEN, "5"])
+def test_a_token_in_the_place_of_a_name_is_not_shown(problems: Callable[..., list[str]], value: str) -> None:
+    (message,) = problems(f"auth: {{tokens: {{{TOKEN}: {value}}}}}")
+    assert message.startswith("mirror.yaml:1: auth.tokens.<key>: expected sha256: and 64 hexadecimal digits")
+    assert message.endswith(
+        "this is a token itself, and it is not a secret any more: create another, and put its hash here"
+    )
 
 
 def test_an_alias_bomb_is_refused(problems: Callable[..., list[str]]) -> None:

@@ -1,5 +1,6 @@
 """The rules between several keys of a configuration."""
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -72,6 +73,7 @@ def check_config(config: Config, root: YamlMapping, names: set[str], findings: F
     """Report contradictions and settings without effect; `names` has all upstreams, including disabled ones."""
     problems = _Problems(root, findings)
     _check_store(config, problems)
+    _check_shares(config, problems)
     _check_sections(config, problems)
     _check_auth(config.auth, problems)
     _check_upstreams(config, problems)
@@ -90,15 +92,32 @@ def _check_store(config: Config, problems: _Problems) -> None:
         )
         problems.warn(message, "store", "kind")
     if store.blobs is not None and store.kind != "redis":
-        problems.report("wanted 'kind: redis' beside it: a bucket contains only the large values", "store", "blobs")
+        message = "expected 'kind: redis' too: the bucket has only the large values of a Redis store; or remove it"
+        problems.report(message, "store", "blobs")
     if store.encryption is not None and store.kind == "memory":
         message = "values in memory are not encrypted; this applies to the kinds disk and redis"
         problems.warn(message, "store", "encryption")
     if store.url is not None and store.kind is None:
-        problems.report("wanted 'kind: redis' beside it: without it values are not in Redis", "store", "url")
+        problems.report("expected 'kind: redis' too: without it no value is stored in Redis", "store", "url")
+    if store.kind == "redis" and store.url is None:
+        problems.report("expected 'url' too, such as redis://127.0.0.1:6379/0", "store", "kind")
     if store.url is not None and store.kind in ("disk", "memory"):
         message = f"with 'kind: {store.kind}' the address has no effect; write 'kind: redis', or remove it"
         problems.warn(message, "store", "url")
+
+
+def _check_shares(config: Config, problems: _Problems) -> None:
+    """Check that the limits of one principal are not larger than those of all values."""
+    store, at = config.store, ("auth", "principals")
+    shares = (
+        (("store",), store.namespace_bytes, store.namespace_values),
+        *(((*at, one.name), one.namespace_bytes, one.namespace_values) for one in config.auth.principals),
+    )
+    for path, size, values in shares:
+        if size is not None and size > store.max_bytes:
+            problems.warn("larger than 'store.max_bytes', which applies first", *path, "namespace_bytes")
+        if values is not None and values > store.max_values:
+            problems.warn("larger than 'store.max_values', which applies first", *path, "namespace_values")
 
 
 def _check_sections(config: Config, problems: _Problems) -> None:
@@ -107,8 +126,13 @@ def _check_sections(config: Config, problems: _Problems) -> None:
     if not mirror.suffix and mirror.expose_originals:
         message = "without a suffix twins have the originals' names; set 'suffix', or remove this"
         problems.report(message, "mirror", "expose_originals")
+    for index, root in enumerate(config.memory_tools.roots):
+        if not os.path.isdir(root):  # noqa: PTH112  # `is_dir` raises in a folder of another user
+            problems.warn(
+                "the folder does not exist; create it, or correct the path", "memory_tools", "roots", str(index)
+            )
     if audit.required and audit.path is None:
-        problems.report("wanted 'path' beside it: without it nothing is recorded", "audit", "required")
+        problems.report("expected 'path' too: without it no audit log is written", "audit", "required")
     if config.has_call_quotas and (config.is_transparent or not config.events.enabled):
         reason = "a gateway that stores no values" if config.is_transparent else "'events.enabled: false'"
         message = f"'calls_per_day' and 'calls_per_month' need the event log, which {reason} does not have"

@@ -28,6 +28,7 @@ from mcp_mirror.settings.declarations import (
     Without,
 )
 from mcp_mirror.settings.policies import Config
+from mcp_mirror.system.patterns import lazy_pattern
 
 _LONGEST_KEY: Final = 32
 _MOST_NAMED: Final = 3
@@ -38,6 +39,7 @@ _OPTIONS: Final[Mapping[str, str]] = {
     "workers": "--workers N", "watch": "--watch", "log_level": "--verbose", "verbose": "--verbose",
 }  # fmt: skip
 """Options of the command that users look for in the file."""
+_COLON: Final = lazy_pattern(r"[\w-]+:[^/\s].*")
 _BAD: Final = object()
 """Instead of a value that cannot be read; its problem is already reported."""
 
@@ -130,7 +132,7 @@ class Reader(msgspec.Struct, frozen=True):
             # A long or unusual key may be a misplaced secret.
             if not (key.replace("-", "_").isidentifier() and len(key) <= _LONGEST_KEY):
                 at = YamlLocation(at.line, at.path[:-1])
-            self.findings.report(at, f"unknown key; {_advise(key, (*names, *blocks))}")
+            self.findings.report(at, f"unknown key; {_advise(key, node, (*names, *blocks))}")
 
     def _assemble(self, section: type, found: Mapping[tuple[str, ...], Any], name: str, mapping: YamlMapping) -> Any:
         """Construct an object of the values that were read."""
@@ -185,14 +187,36 @@ def _convert_to_mapping(value: Value, node: Node) -> YamlMapping | None:
     return YamlMapping(node.location, {short.key: node})
 
 
-def _advise(key: str, names: Sequence[str]) -> str:
+def _has_servers(node: Node) -> bool:
+    """Whether a mapping is a server as clients write it, or one of servers, as in some clients' blocks."""
+    if not isinstance(node, YamlMapping):
+        return False
+    inner = tuple(one for one in node.members.values() if isinstance(one, YamlMapping))
+    return not {"command", "cmd", "url"}.isdisjoint(node.members) or any(map(_has_servers, inner))
+
+
+def _advise(key: str, node: Node, names: Sequence[str]) -> str:
     """Return the next step for a key that its section does not have: a similar key, the same one in others, or all."""
+    if key != key.strip():
+        return "the line has a no-break space; replace it by an ordinary space"
+    if key.isdecimal() and isinstance(node, Scalar) and node.kind == "nothing":
+        return "a comma inside { } begins the next key; write numbers without it"
     same = RENAMED.get(key, "").split(".")[0]
     near = [same] if same in names else get_close_matches(key, names, 1)
     if not near and key in _OPTIONS:
         return f"it is an option of the command: mcp-mirror serve {_OPTIONS[key]}"
-    named = " or ".join(f"'{similar}'" for similar in near or find_places(key)[:_MOST_NAMED])
+    if "upstreams" in names and _has_servers(node) and {"upstreams", *CLIENT_BLOCKS}.isdisjoint(near):
+        return "servers belong below 'upstreams', each with a name"
+    named = " or ".join(f"'{similar}'" for similar in near or _find_nearest_places(key, node)[:_MOST_NAMED])
     return f"did you mean {named}?" if named else f"expected one of {', '.join(names)}"
+
+
+def _find_nearest_places(key: str, node: Node) -> list[str]:
+    """Return where the file may have a key of this name; only those in the section of the node if there are any."""
+    path = node.location.path
+    section = ".".join(("upstreams", "*", *path[2:-1]) if path[0] in ("upstreams", *CLIENT_BLOCKS) else path[:-1])
+    places = find_places(key)
+    return [place for place in places if section and place.startswith(f"{section}.")] or places
 
 
 def _describe_mapping(keys: Iterable[str]) -> str:
@@ -211,13 +235,24 @@ def _describe_value(node: Node, expected: str, *, has_options: bool) -> str:
 
 
 def _suggest_correction(node: Scalar, expected: str) -> str:
-    if expected.startswith("sha256:") and node.text.startswith(TOKEN_PREFIX):
+    is_token = any(text.startswith(TOKEN_PREFIX) for text in (node.text, *node.location.path[-1:]))
+    if expected.startswith("sha256:") and is_token:
         return "; this is a token itself, and it is not a secret any more: create another, and put its hash here"
+    if expected.startswith("a whole number") and node.kind in ("text", "expanded"):
+        return _suggest_digits(node.text)
+    if expected.startswith("a mapping") and _COLON.fullmatch(node.text):
+        return "; write a space after the colon"
     if node.kind == "nothing" and node.text == "~":
         return "; a bare ~ means nothing in YAML, so put it in quotes"
     if node.kind == "nothing":
         return "; there is always a limit" if "".join(node.location.path[-1:]).endswith("timeout") else ""
     return "; put it in quotes" if expected.startswith("text") and node.kind in ("number", "boolean") else ""
+
+
+def _suggest_digits(text: str) -> str:
+    if text.isdecimal():
+        return "; remove the quotes"
+    return "; write only digits, such as 1000" if text[:1].isdecimal() else ""
 
 
 def _suggest_option(node: Node, options: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ a file cannot create objects. This module does not know any key. No message cont
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NoReturn, TypeAlias
 
@@ -15,6 +16,7 @@ import yaml
 
 from mcp_mirror.config.variables import Variables
 from mcp_mirror.errors import ConfigError
+from mcp_mirror.system.json_comments import blank_comments
 from mcp_mirror.system.patterns import lazy_pattern
 
 Kind = Literal["text", "number", "boolean", "nothing", "expanded", "unusable"]
@@ -33,7 +35,15 @@ _VARIABLE: Final = lazy_pattern(
 _ASKS: Final = "the gateway cannot ask a person for ${input:...}; set an environment variable and write ${VAR}"
 _MALFORMED: Final = "expected ${VAR} or ${VAR:-default}, with nothing nested; write $${ for a literal ${"
 _SHOWN_KEY: Final = lazy_pattern(r"[\w.*?\[\]!$ /@-]{1,64}")
+_RANDOM_TEXT: Final = lazy_pattern(r"(?=.*[a-z])(?=.*[A-Z])(?=.*\d).{32,}")
+_LITERAL_VARIABLE: Final = lazy_pattern(r"(?:Bearer )?(?:\$[A-Z_][A-Z0-9_]*|%[A-Z_][A-Z0-9_]*%)(?:[/\\].*)?", re.ASCII)
+_TOML_TABLE: Final = lazy_pattern(r"\s*\[[A-Za-z_][\w.\"-]*\][ \t]*\r?\n", re.ASCII)
 _SURROGATE: Final = lazy_pattern(r"[\ud800-\udfff]")
+
+_LITERAL: Final = "read as text, not as a variable; write ${VAR} for the environment variable"
+_OF_CLIENTS: Final = frozenset({"userHome", "workspaceFolder", "workspaceFolderBasename", "workspaceRoot"})
+"""Variables that only VS Code and Cursor replace."""
+_TOML: Final = "this is TOML; write the servers in YAML, below 'upstreams:'"
 
 _TAG: Final = "tag:yaml.org,2002:"
 _KINDS: Final[Mapping[str, Kind]] = {
@@ -46,10 +56,13 @@ _KINDS: Final[Mapping[str, Kind]] = {
     _TAG + "int": "number",
     _TAG + "float": "number",
 }
+_ALIAS: Final = "text that starts with * is read as an alias; put it in quotes, or define its anchor"
 # PyYAML's messages quote the file, which may be a secret, and use terms of its parser.
 _SYNTAX: Final = (
     (r"'\t'", "YAML does not allow a tab here; use spaces"),
-    ("undefined alias", "text that starts with * is read as an alias; put it in quotes, or define its anchor"),
+    ("undefined alias", _ALIAS),
+    ("scanning an alias", _ALIAS),
+    ("scanning an anchor", "text that starts with & is read as an anchor; put it in quotes"),
     (
         "mapping values are not allowed",
         "YAML does not allow a colon here; put the text in quotes or fix the indentation",
@@ -160,7 +173,7 @@ class Findings(msgspec.Struct):
 
 def format_key(key: str) -> str:
     """Return a key for a message, without text that does not look like a name: it may be a misplaced secret."""
-    return key if _SHOWN_KEY.fullmatch(key) else "<key>"
+    return key if _SHOWN_KEY.fullmatch(key) and not _RANDOM_TEXT.fullmatch(key) else "<key>"
 
 
 def read_yaml(text: str, findings: Findings) -> Node:
@@ -171,12 +184,13 @@ def read_yaml(text: str, findings: Findings) -> Node:
     """
     location, message = YamlLocation(1), "the file is empty; begin with 'upstreams:'"
     try:
-        root = yaml.compose(_replace_json_tabs(text), Loader=yaml.SafeLoader)
+        root = yaml.compose(_convert_json(text), Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         root, location = None, YamlLocation(mark.line + 1 if mark else 1)
         known = (advice for words, advice in _SYNTAX if words in f"{error.context} {error.problem}")
         message = next(known, "not valid YAML; check the indentation, quotes and colons here")
+        message = _TOML if _TOML_TABLE.match(text) else message
     except yaml.reader.ReaderError as error:
         root, location = None, YamlLocation(text.count("\n", 0, error.position) + 1)
         message = "there is a control character here; remove it"
@@ -189,15 +203,21 @@ def read_yaml(text: str, findings: Findings) -> Node:
     return _NodeReader(findings).read(root, YamlLocation(_line_number(root)), MAX_DEPTH)
 
 
-def _replace_json_tabs(text: str) -> str:
-    """Replace tabs in JSON, which YAML does not allow as indentation; JSON strings do not contain tabs."""
-    if "\t" not in text:
+def _convert_json(text: str) -> str:
+    """Return JSON, which may have comments and trailing commas, as YAML; other text as it is.
+
+    YAML allows no tabs as indentation, and JSON strings do not contain tabs. Lines and columns stay.
+    """
+    if not text.lstrip().startswith("{"):
         return text
-    try:
+    with suppress(ValueError, RecursionError):
         json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    return text.replace("\t", " ")
+        return text.replace("\t", " ")
+    with suppress(ValueError, RecursionError):
+        blanked = blank_comments(text.encode(errors="surrogatepass")).decode(errors="surrogatepass")
+        json.loads(blanked)
+        return blanked.replace("\t", " ")
+    return text
 
 
 def _line_number(node: yaml.Node) -> int:
@@ -297,6 +317,8 @@ def expand(node: Node, variables: Variables, findings: Findings) -> Node:
 
 def _expand_scalar(scalar: Scalar, variables: Variables, findings: Findings) -> Scalar:
     if "${" not in scalar.text:
+        if _LITERAL_VARIABLE.fullmatch(scalar.text):
+            findings.warn(scalar.location, _LITERAL)
         return scalar
     problems: list[str] = []
 
@@ -327,6 +349,8 @@ def _look_up_variable(match: re.Match[str], variables: Variables) -> str:
     except ConfigError as error:
         raise ConfigError(f"{error}; check its path and its permissions") from None
     if value is None and default is None:
+        if name in _OF_CLIENTS:
+            raise ConfigError(f"the gateway does not know the client's variable {name}; write the path of the folder")
         raise ConfigError(
             f"the environment variable {name} is not set; set it, or {name}_FILE to a file with its value, or write a "
             f"default: ${{{name}:-...}}"

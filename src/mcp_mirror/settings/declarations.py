@@ -168,6 +168,15 @@ Address = Annotated[
         is_url=True,
     ),
 ]
+RedisAddress = Annotated[
+    str,
+    Text(
+        "an address such as redis://127.0.0.1:6379/0, rediss:// for TLS, or unix:///PATH, with user and password "
+        "percent-encoded (%40 for @)",
+        r"[Rr][Ee][Dd][Ii][Ss][Ss]?://[^/?#]*(?:/[0-9]*)?(?:\?[^#]*)?|[Uu][Nn][Ii][Xx]://[^#]+",
+    ),
+]
+BucketAddress = Annotated[str, Text("the address of a bucket, s3://BUCKET or s3://BUCKET/PREFIX", r"s3://[^/][\s\S]*")]
 Host = Annotated[str, Text("a host such as tools.example.com, optionally with a port or :*", _HOST)]
 Origin = Annotated[str, Text("an origin such as https://app.example.com", rf"https?://{_HOST}")]
 Listener = Annotated[str, Text("an address such as 127.0.0.1:9464", rf"{_NAME_OR_ADDRESS}:{_PORT}")]

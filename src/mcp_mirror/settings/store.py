@@ -9,11 +9,13 @@ from mcp_mirror.settings.declarations import (
     REQUIRED,
     SECRET,
     AtLeast,
+    BucketAddress,
     Bytes,
     Duration,
     Example,
     FilePath,
     Line,
+    RedisAddress,
     Secret,
     Section,
     Whole,
@@ -51,11 +53,13 @@ class StorePolicy(Section, frozen=True):
     gateways. Default: disk with stdio, memory over HTTP."""
     path: Annotated[FilePath | None, Example("~/.local/share/mcp-mirror")] = None
     """Folder of the disk store, relative to this file's folder. Default: the user's data folder."""
-    url: Annotated[Line | None, SECRET, Example("rediss://user:${REDIS_PASSWORD}@redis.example.com:6379/0")] = None
+    url: Annotated[RedisAddress | None, SECRET, Example("rediss://user:${REDIS_PASSWORD}@redis.example.com:6379/0")] = (
+        None
+    )
     """Address of the Redis or Valkey server: redis://, rediss:// for TLS, or unix://."""
     prefix: Line = "mcp-mirror:"
     """Prefix of the keys in Redis."""
-    blobs: Annotated[Line | None, Example("s3://my-bucket/mcp-mirror")] = None
+    blobs: Annotated[BucketAddress | None, Example("s3://my-bucket/mcp-mirror")] = None
     """With redis: a bucket of an S3-compatible server for values over 64 KiB, s3://BUCKET or s3://BUCKET/PREFIX.
     Credentials, region and endpoint come from the environment. Default: all values are in Redis."""
     encryption: EncryptionPolicy | None = None

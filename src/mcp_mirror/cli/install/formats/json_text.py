@@ -5,7 +5,6 @@ of the file.
 """
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any, ClassVar, Final
@@ -13,13 +12,10 @@ from typing import Any, ClassVar, Final
 from mcp_mirror.cli.install.formats import document
 from mcp_mirror.cli.install.formats.document import Document, Edit, Location, splice
 from mcp_mirror.payload.json_spans import items, kind_at, members_with_offsets, skip_space, trim
+from mcp_mirror.system.json_comments import blank_comments
 from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Member, Span
 
-_STRING: Final = rb'"(?:[^"\\]|\\.)*+"'
-_COMMENT: Final = lazy_pattern(_STRING + rb"|//[^\r\n]*+|/\*.*?\*/", re.DOTALL)
-_TRAILING_COMMA: Final = lazy_pattern(_STRING + rb"|,(?=[ \t\r\n]*+[}\]])", re.DOTALL)
-_VISIBLE: Final = lazy_pattern(rb"[^ \t\r\n]")
 _SPACE: Final = lazy_pattern(rb"[ \t\r\n]*+")
 
 Splice = tuple[int, int, bytes]
@@ -41,7 +37,7 @@ class JsonDocument(Document):
         try:
             self.value: Any = json.loads(text)
         except ValueError:
-            self._json = _TRAILING_COMMA.sub(_blank, _COMMENT.sub(_blank, self._text))
+            self._json = blank_comments(self._text)
             self.value = json.loads(self._json.decode()) if self._json.strip() else {}
 
     def find_problem(self, at: Location) -> str | None:
@@ -154,11 +150,6 @@ class JsonDocument(Document):
         lead = self._space_at(start)
         text = b"".join(lead + _dump(item) + (b"," if lead else b", ") for item in new)
         return start, start, text
-
-
-def _blank(match: re.Match[bytes]) -> bytes:
-    """Return spaces in place of a comment or a comma; line breaks and strings stay."""
-    return match[0] if match[0].startswith(b'"') else _VISIBLE.sub(b" ", match[0])
 
 
 def _dump(value: Any) -> bytes:
