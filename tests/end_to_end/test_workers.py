@@ -438,6 +438,7 @@ async def test_a_reload_reaches_all_workers(serve: Serve, shared: Path, configur
             listed = result_of(await post(served.url, "tools/list", {}, **{"mcp-session-id": session}))
             assert "added_hear_mirrored" in {tool["name"] for tool in listed["tools"]}
     assert b"".join(served.stderr).count(b"the configuration was reloaded.") == 2
+    assert all(b" worker=%d\n" % number in b"".join(served.stderr) for number in range(2))
     assert b"takes effect at the next start" not in b"".join(served.stderr)
 
 

@@ -25,7 +25,7 @@ from mcp_mirror.cli.run import answer_client, print_warnings, run_until_signal
 from mcp_mirror.config import load_config
 from mcp_mirror.config.lock_file import read_pins
 from mcp_mirror.errors import ConfigError, MirrorError, UpstreamError, unwrap_error_group
-from mcp_mirror.observability.logging import configure_logging, print_status
+from mcp_mirror.observability.logging import configure_logging, name_worker, print_status
 from mcp_mirror.observability.signals import Signals, open_signals
 from mcp_mirror.observability.standard_error import writing_in_background
 from mcp_mirror.server.http.handover import Worker
@@ -185,6 +185,8 @@ class Serving(msgspec.Struct, frozen=True):
         shutdown = anyio.Event()
         failures: list[MirrorError] = []
         config = start.prepare_config(self.config)
+        if start.worker:
+            name_worker(start.worker.number)
         configure_logging(self.verbosity, config)
         signals = open_signals(config, version("mcp-mirror"), os.environ)
 

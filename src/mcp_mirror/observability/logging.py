@@ -29,6 +29,8 @@ _MEMBERS: Final = "members"
 _LEVELS: Final = {0: logging.WARNING, 1: logging.INFO}
 _LONGEST: Final = 4000
 """Bytes of one message."""
+_MEMBERS_OF_PROCESS: Final[dict[str, str | int]] = {}
+"""Members of every line of this process."""
 _PROCESS_KEY: Final = token_bytes(32)
 _SHORTEST: Final = 8
 """Characters of the shortest secret that is redacted: shorter ones may be common words."""
@@ -55,6 +57,11 @@ class Line(NamedTuple):
 def log_members(logger: logging.Logger, message: str, members: Mapping[str, str | int]) -> None:
     """Log a line with members at `INFO`."""
     logger.info(Line(message, members), extra={_MEMBERS: members})
+
+
+def name_worker(number: int) -> None:
+    """Name the worker, one of several with one log, in every further line of this process."""
+    _MEMBERS_OF_PROCESS["worker"] = number
 
 
 class SafeFormatter(logging.Formatter):
@@ -95,6 +102,7 @@ class SafeFormatter(logging.Formatter):
 
 def _format_line(form: LogFormat, created: float, level: str, source: str, line: Line) -> str:
     time = datetime.fromtimestamp(created, UTC)
+    line = Line(line.message, {**line.members, **_MEMBERS_OF_PROCESS})
     if form == "text":
         return f"{time:%Y-%m-%dT%H:%M:%S}Z {level} {source}: {line}"
     stamp = time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
