@@ -345,7 +345,7 @@ async def test_a_call_names_the_conversation_that_its_reply_goes_into() -> None:
         assert len(again.text) == lengths[0]
         wrong = await mirror.call("within_mirrored", arguments, conversation={"name": "one"})
         assert wrong.is_error
-        assert "must be an id of up to" in wrong.text
+        assert wrong.text.startswith("`conversation` must be an id of up to")
 
 
 async def test_functions_that_are_not_async_do_not_hold_up_the_others() -> None:
@@ -836,6 +836,21 @@ async def test_use_outside_the_context_names_the_next_step() -> None:
         await mirror.put(1)
     with pytest.raises(MirrorError, match="A tool with the name 'average' exists already"):
         mirror.tool(path_in, name="average")
+
+
+def test_a_lambda_of_a_prompt_or_notebook_may_be_defined_again() -> None:
+    program = """
+from mcp_mirror import Mirror
+mirror = Mirror()
+mirror.tool(lambda x: x, name="same")
+mirror.tool(lambda x: x + 1, name="same")
+def add():
+    mirror.tool(lambda x: x, name="same")
+add()
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=False)
+    assert ended.stderr.count(b"A tool with the name 'same' exists already") == 1
+    assert b"in add" in ended.stderr
 
 
 CONFIGURATION_AS_STORE = r"^Mirror\(store\): this is a configuration. Give it as `upstreams`: Mirror\(upstreams=...\).$"

@@ -244,6 +244,7 @@ def test_code_is_read_without_a_fence_around_it(text: str, code: str) -> None:
             b'{"memory_path":"p","lines":"1-3"}',
             """has no argument 'lines'. Write by="lines". It takes""",
         ),
+        ("memory_query", b'{"sql":"SELECT 1"}', "has no argument 'sql'. It needs the extra `sql`: pip install"),
         ("memory_grep", b'{"zzzz":1}', "has no argument 'zzzz'. It takes memory_path"),
         ("memory_read", b'{"name":"p"}', "has no argument 'name'. Did you mean 'memory_path'?"),
         ("memory_read", b'{"path":7}', "has no argument 'path'. It takes memory_path"),

@@ -368,6 +368,26 @@ def test_arguments_of_a_call_are_a_json_object(arguments: Any, expected: Any) ->
     assert json.loads(encode_arguments(arguments)) == expected
 
 
+STORED = Reply("a notice", path="table-1f0c3a52-0c1e-4a52-8f2b-1d9f6f2f7b10")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"values": STORED}, {"values": STORED.path}),
+        ({"count": 3, "of": [{"values": (STORED,)}]}, {"count": 3, "of": [{"values": [STORED.path]}]}),
+        ({"values": Reply("[1, 2]")}, {"values": "[1, 2]"}),
+    ],
+)
+def test_a_reply_among_arguments_is_its_path_or_its_text(arguments: Any, expected: object) -> None:
+    assert json.loads(encode_arguments(arguments)) == expected
+
+
+def test_a_failed_reply_among_arguments_is_an_error() -> None:
+    with pytest.raises(MirrorError, match=r"the call of a reply in it failed: Only Bonn is measured\."):
+        encode_arguments({"values": Reply("Only Bonn is measured.", is_error=True)})
+
+
 @pytest.mark.parametrize("arguments", ["[1]", '{"a": 1', [1], 5, b"\xff", "[" * 100_000])
 def test_arguments_that_are_not_a_json_object_are_an_error(arguments: Any) -> None:
     with pytest.raises(MirrorError, match="The arguments are not a JSON object: "):

@@ -410,6 +410,24 @@ def test_errors_for_invalid_functions_have_two_sentences_at_most(function: Any, 
 
 
 @pytest.mark.parametrize(
+    ("hint", "reason"),
+    [
+        (type[int], "a value of JSON cannot be the class int"),
+        (dict[tuple[int, int], str], "the keys of a JSON object are texts"),
+        (list[dict[frozenset[int], str]], "the keys of a JSON object are texts"),
+        (Literal[b"x"], "a literal of bytes equals no value of JSON"),
+    ],
+)
+def test_types_that_no_call_can_satisfy_are_refused(hint: Any, reason: str) -> None:
+    def find(value: Any) -> None:
+        del value
+
+    find.__annotations__["value"] = hint
+    with pytest.raises(MirrorError, match=f"the annotation of 'value' cannot be read from JSON: {reason}"):
+        read(find)
+
+
+@pytest.mark.parametrize(
     ("given", "height"), [('["a", 7]', 7), ('{"name": "a", "height": 7}', 7), ('{"name": "a"}', 0)]
 )
 def test_a_named_tuple_is_an_array_or_an_object(given: str, height: int) -> None:

@@ -270,7 +270,7 @@ def _encode(value: object) -> bytes:
 
 
 def _convert_parts(value: Any) -> Any:
-    """The value with its named tuples as objects and its sets as sorted lists.
+    """The value with its named tuples as objects, its sets as sorted lists, and replies of calls as their paths.
 
     The encoder would encode named tuples as arrays, and sets in the order of their hashes, which differs in each run.
     """
@@ -278,14 +278,14 @@ def _convert_parts(value: Any) -> Any:
 
 
 def _has_convertible(value: object) -> bool:
-    """Whether a value contains a named tuple or a set at any depth, checked level by level: most contain none."""
+    """Whether a value contains a named tuple, a set or a reply at any depth, checked level by level: most do not."""
     if type(value) is dict and _ATOMS.issuperset(map(type, value.values())):  # as most arguments are
         return False
     parts, seen = [value], set[int]()
     while not _ATOMS.issuperset(map(type, parts)):
         level = {id(part): part for part in parts if type(part) not in _ATOMS and id(part) not in seen}
         kinds = set(map(type, level.values()))
-        if any(issubclass(kind, _SETS) or _is_named_tuple(kind) for kind in kinds):
+        if any(issubclass(kind, (*_SETS, Reply)) or _is_named_tuple(kind) for kind in kinds):
             return True
         seen.update(level)
         parts = [part for kind in kinds for part in _list_direct_parts(kind, level.values())]
@@ -312,16 +312,24 @@ def _list_direct_parts(kind: type, values: Iterable[Any]) -> Iterable[Any]:
 def _convert_part(value: Any) -> Any:
     if _is_named_tuple(type(value)):
         return {name: _convert_part(part) for name, part in zip(value._fields, value, strict=True)}
-    if isinstance(value, _SETS):
-        return [_convert_part(part) for part in _sort(value)]
-    if isinstance(value, list | tuple):
-        return [_convert_part(part) for part in value]
+    if isinstance(value, Reply):
+        return _pass_on(value)
+    items = _sort(value) if isinstance(value, _SETS) else value
+    if isinstance(items, list | tuple):
+        return [_convert_part(part) for part in items]
     if isinstance(value, dict):
         return {key: _convert_part(part) for key, part in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value)]
         return {name: _convert_part(getattr(value, name)) for name in names if hasattr(value, name)}
     return value
+
+
+def _pass_on(reply: Reply) -> str:
+    """The path of the result of a reply, or its text if it was not stored."""
+    if reply.is_error:
+        raise ValueError(f"the call of a reply in it failed: {reply.text.removesuffix('.')}")
+    return reply.path or reply.text
 
 
 def _sort(items: Iterable[Any]) -> list[Any]:

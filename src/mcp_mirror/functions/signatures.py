@@ -232,8 +232,23 @@ class _Schema(GenerateJsonSchema):
             raise TypeError("`bytes` of a pydantic model is base64 only with `ConfigDict(val_json_bytes='base64')`")
         return {"type": "string", "contentEncoding": "base64"}
 
+    def is_subclass_schema(self, schema: core_schema.IsSubclassSchema) -> JsonSchemaValue:
+        """Raise TypeError: no JSON value is a class."""
+        raise TypeError(f"a value of JSON cannot be the class {schema['cls'].__name__}")
+
+    def literal_schema(self, schema: core_schema.LiteralSchema) -> JsonSchemaValue:
+        """Return the schema of a literal; TypeError for bytes, which JSON does not have."""
+        if all(isinstance(one, bytes) for one in schema["expected"]):
+            raise TypeError("a literal of bytes equals no value of JSON")
+        return super().literal_schema(schema)
+
     def dict_schema(self, schema: core_schema.DictSchema) -> JsonSchemaValue:
-        """Return the schema of a dict; keys of an enum with numbers are named by their texts, as JSON writes keys."""
+        """Return the schema of a dict; keys of an enum with numbers are named by their texts, as JSON writes keys.
+
+        TypeError for keys that are not texts or numbers.
+        """
+        if schema.get("keys_schema", {}).get("type") in ("tuple", "frozenset"):
+            raise TypeError("the keys of a JSON object are texts")
         described = super().dict_schema(schema)
         names = described.get("propertyNames", {})
         if "$ref" in names:

@@ -27,7 +27,7 @@ _IDLE_SECONDS: Final = 86_400.0
 _MAX_ID: Final = 200
 """Characters of an id."""
 _EXPECTED: Final = (
-    f"`{CONVERSATION}` in `_meta` must be an id of up to {_MAX_ID} characters, or an object with any of `id`, `reset` "
+    f"%s must be an id of up to {_MAX_ID} characters, or an object with any of `id`, `reset` "
     "(true: the conversation starts again) and `tokens` (the number that it contains now)."
 )
 
@@ -57,8 +57,12 @@ class _Report(msgspec.Struct, forbid_unknown_fields=True):
     reset: bool = False
 
 
-def read_conversation(meta: Mapping[str, Any], connection: str | None) -> Conversation | None:
+def read_conversation(
+    meta: Mapping[str, Any], connection: str | None, called: str = f"`{CONVERSATION}` in `_meta`"
+) -> Conversation | None:
     """Return the conversation that the `_meta` of a call or the connection of one client names; None if neither does.
+
+    Errors name the member as `called`.
 
     Raises:
         ToolError: The member has another form.
@@ -69,7 +73,7 @@ def read_conversation(meta: Mapping[str, Any], connection: str | None) -> Conver
     try:
         report = msgspec.convert({"id": given} if isinstance(given, str) else given, _Report)
     except msgspec.ValidationError:
-        raise ToolError(_EXPECTED) from None
+        raise ToolError(_EXPECTED % called) from None
     if report.id is None and connection is None:
         return None
     key = ("connection", connection or "") if report.id is None else ("harness", report.id)

@@ -6,6 +6,7 @@ The arguments of a call are decoded once, for the function; its result is encode
 import asyncio
 import inspect
 import logging
+import sys
 from collections.abc import AsyncIterable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -105,10 +106,15 @@ class LocalFunctions:
 
 
 def _is_redefinition(function: Callable[..., Any], earlier: Callable[..., Any]) -> bool:
-    """Whether both functions have the same place in a module; functions within functions have none."""
-    if not (inspect.isfunction(function) and inspect.isfunction(earlier)) or "<" in function.__qualname__:
+    """Whether both functions have the same place in a module.
+
+    Functions within functions, and lambdas, have none; in a notebook or a prompt, a lambda replaces the earlier one.
+    """
+    if not (inspect.isfunction(function) and inspect.isfunction(earlier)):
         return False
-    return (function.__module__, function.__qualname__) == (earlier.__module__, earlier.__qualname__)
+    is_interactive = function.__module__ == "__main__" and not hasattr(sys.modules["__main__"], "__file__")
+    has_place = "<" not in function.__qualname__.removeprefix("<lambda>" if is_interactive else "")
+    return has_place and (function.__module__, function.__qualname__) == (earlier.__module__, earlier.__qualname__)
 
 
 class LocalUpstream:

@@ -86,6 +86,7 @@ TOOLS: Final[Mapping[str, MemoryTool]] = {
             (PATH, "expression"),
             query,
             ADDS,
+            extras={"sql": "sql", "inputs": "sql"},
         ),
         MemoryTool(
             "memory_edit",

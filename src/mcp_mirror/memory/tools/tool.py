@@ -113,6 +113,8 @@ class MemoryTool(msgspec.Struct, frozen=True):
     """Required arguments that a call may leave out: models forget arguments that a definition does not require."""
     may_be_empty: tuple[str, ...] = ()
     """Optional arguments whose empty text has a meaning. Any other is left out then: many models fill all arguments."""
+    extras: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """The extra that adds an argument, by the argument's name."""
 
     @property
     def tool(self) -> str:
@@ -178,6 +180,8 @@ class MemoryTool(msgspec.Struct, frozen=True):
         """The sentence about an unknown argument that names the right one; empty if it is not known."""
         if given_again := [name for name in self._find_synonyms(unknown) if name in given]:
             return f" Give {given_again[0]!r} once."
+        if extra := self.extras.get(unknown):
+            return f" It needs the extra `{extra}`: pip install 'mcp-mirror[{extra}]'."
         left = [name for name in self.properties if name not in given and self._accepts(name, given[unknown])]
         if near := find_nearest(unknown, left):
             return f" Did you mean {near[0]!r}?"
