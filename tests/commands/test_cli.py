@@ -155,3 +155,25 @@ def test_characters_that_the_output_cannot_encode_are_escaped(tmp_path: Path) ->
     )
     assert ran.returncode == 0, ran.stderr.decode("cp1252")
     assert "caf\u00e9 \\U0001f389.json" in ran.stdout.decode("cp1252")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full device")
+@pytest.mark.parametrize("arguments", [["config", "schema"], ["version"], ["token", "alice"], ["stats"]])
+def test_output_onto_a_full_disk_is_one_line_of_error(arguments: list[str], tmp_path: Path) -> None:
+    environment = os.environ | {"HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run(
+            [sys.executable, "-m", "mcp_mirror", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            cwd=tmp_path,
+            env=environment,
+            timeout=BOUND,
+            check=False,
+            text=True,
+        )
+    *_, last = ran.stderr.splitlines()
+    assert last == ("mcp-mirror: the output cannot be written: No space left on device. Make room, or redirect it.")
+    assert "Traceback" not in ran.stderr
+    assert ran.returncode == 1

@@ -119,6 +119,10 @@ BAD_KEYS = [
     ('args: ["\\ud800"]', f"upstreams.a.args.0: {CHARACTER}"),
     ("<<: 5", "upstreams.a: expected a mapping to merge after '<<'"),
     (
+        "capture: auto",
+        "upstreams.a.capture: unknown key; did you mean 'mirror.capture' or 'upstreams.*.overrides.*.capture'?",
+    ),
+    (
         "allow: [r]",
         "upstreams.a.allow: unknown key; did you mean 'upstreams.*.tools.allow'?",
     ),

@@ -89,7 +89,7 @@ class CommandTable(TyperGroup):
         """Run a command; print the error that ends it, and exit."""
         try:
             return super().invoke(ctx)
-        except MirrorError as error:
+        except (MirrorError, OSError) as error:
             import_lazily("mcp_mirror.cli.run").exit_with_error(error)
 
 

@@ -1,6 +1,7 @@
 """How a command reads its configuration, runs, stops at a signal, and reports errors."""
 
 import asyncio
+import errno
 import gc
 import json
 import logging
@@ -29,6 +30,8 @@ MISCONFIGURED: Final = 2
 """Exit code of an error that the operator must fix before anything can run."""
 INTERRUPTED: Final = 130
 """Exit code after Ctrl-C."""
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Errors of a write for which a disk, a quota or a file has no room."""
 _WAITING: Final = (
     "mcp-mirror waits for an MCP client on standard input; Ctrl-C stops it. Clients start it themselves: see "
     "`mcp-mirror install`."
@@ -178,6 +181,9 @@ async def _stop_on_signals(
 def exit_with_error(error: BaseException, print_error: Callable[[str], None] = print_note) -> NoReturn:
     """Print an error and exit: of an unexpected one only where it was raised, since its message may show values."""
     cause = unwrap_error_group(error)
+    if isinstance(cause, OSError) and cause.errno in _FULL and cause.filename is None:
+        print_error(f"mcp-mirror: the output cannot be written: {cause.strerror}. Make room, or redirect it.")
+        cause = BrokenPipeError()
     if isinstance(cause, SystemExit | BrokenPipeError):  # the reader of the output closed its end (`| head`)
         # The interpreter would report what is still buffered when it exits.
         null = os.open(os.devnull, os.O_WRONLY)

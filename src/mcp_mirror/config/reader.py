@@ -212,11 +212,11 @@ def _advise(key: str, node: Node, names: Sequence[str]) -> str:
 
 
 def _find_nearest_places(key: str, node: Node) -> list[str]:
-    """Return where the file may have a key of this name; only those in the section of the node if there are any."""
+    """Return where the file may have a key of this name: in a mapping of the same section, else anywhere."""
     path = node.location.path
     section = ".".join(("upstreams", "*", *path[2:-1]) if path[0] in ("upstreams", *CLIENT_BLOCKS) else path[:-1])
     places = find_places(key)
-    return [place for place in places if section and place.startswith(f"{section}.")] or places
+    return [place for place in places if re.fullmatch(rf"{re.escape(section)}\.\w+\.\w+", place)] or places
 
 
 def _describe_mapping(keys: Iterable[str]) -> str:
