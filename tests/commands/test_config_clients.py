@@ -110,6 +110,11 @@ def test_a_clients_server_is_an_upstream(
         "dev",
         "gallery",
         "metadata",
+        "serverInstructions",
+        "requiresOAuth",
+        "initTimeout",
+        "remote",
+        "start_on_launch",
     ],
 )
 def test_a_clients_key_without_effect_gives_a_warning(load: Load, tmp_path: Path, key: str) -> None:

@@ -52,15 +52,16 @@ _PROCESS: Final = "it has no effect here; the gateway starts and restarts upstre
 _IGNORED: Final[Mapping[str, str]] = {
     **dict.fromkeys(("autoApprove", "alwaysAllow", "trust", "default_tools_approval_mode"), _APPROVAL),
     **dict.fromkeys(("name", "description", "icon", "iconPath", "gallery", "version"), _LABEL),
-    **dict.fromkeys(("source", "registryUrl", "note", "metadata"), _LABEL),
+    **dict.fromkeys(("source", "registryUrl", "note", "metadata", "chatMenu", "serverInstructions"), _LABEL),
     **dict.fromkeys(("oauth", "auth", "authProviderType", "targetAudience", "targetServiceAccount"), _SIGN_IN),
     **dict.fromkeys(("oauthClient", "scopes", "headersHelper", "bearer_token_env_var", "env_http_headers"), _SIGN_IN),
-    **dict.fromkeys(("dev", "watchPaths", "required", "alwaysLoad"), _PROCESS),
+    **dict.fromkeys(("oauth_resource", "requiresOAuth", "customUserVars"), _SIGN_IN),
+    **dict.fromkeys(("dev", "watchPaths", "required", "alwaysLoad", "remote", "startup", "start_on_launch"), _PROCESS),
     **dict.fromkeys(("sandbox", "sandboxEnabled"), "it has no effect here; the program has the gateway's own rights"),
     "envFile": "the file is not read; set its variables in the gateway's environment and name them in 'env'",
     "env_vars": "it has no effect here; name the variables in 'env' as NAME: ${NAME}",
     "settings": "it has no effect here; write the program's settings in 'args' or 'env'",
-    "startup_timeout_ms": "it has no effect here; write 'startup_timeout' in seconds",
+    **dict.fromkeys(("startup_timeout_ms", "initTimeout"), "it has no effect here; write 'startup_timeout' in seconds"),
     "supports_parallel_tool_calls": "it has no effect here; calls always run concurrently",
 }
 """A client's key without effect here, and the reason or the advice."""
