@@ -309,6 +309,13 @@ BAD_SECTIONS = [
         )
         for number in ("1 000", "1'000", "'1,000'", "1k", "60/min")
     ),
+    *(
+        (
+            f"limits: {{calls_per_minute: {number}}}",
+            f"limits.calls_per_minute: {RATE} a number; write only digits, such as 1000",
+        )
+        for number in ("1.000", "2.500")
+    ),
     (
         "limits: {calls_per_day: 1,000}",
         "limits: unknown key; a comma inside { } begins the next key; write numbers without it",

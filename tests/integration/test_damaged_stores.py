@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import sqlite3
 from contextlib import closing
@@ -123,6 +124,12 @@ async def test_a_file_in_the_place_of_a_folder_is_named_as_the_cause(name: str, 
         place.touch()
     with pytest.raises(StoreError, match=r"A file is in the place of a folder, .* choose another folder"):
         await opened(folder, clock).__aenter__()
+
+
+async def test_any_other_error_of_the_system_names_the_next_step(clock: Clock, tmp_path: Path) -> None:
+    expected = "The system reports: File name too long: correct that, or choose another folder (`store.path`)."
+    with pytest.raises(StoreError, match=re.escape(expected)):
+        await opened(tmp_path / ("x" * 300), clock).__aenter__()
 
 
 async def test_a_link_to_a_disk_that_is_not_mounted_is_named_as_the_cause(clock: Clock, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from mcp_mirror.config.clients import CLIENT_BLOCKS, RENAMED
-from mcp_mirror.config.scalars import describe_expected, kind_name, list_options, read_scalar
+from mcp_mirror.config.scalars import GROUPED, describe_expected, kind_name, list_options, read_scalar
 from mcp_mirror.config.shape import Field, Value, find_places, list_fields, list_keys, sections_in
 from mcp_mirror.config.source import Findings, Items, Node, Scalar, YamlLocation, YamlMapping
 from mcp_mirror.settings.access import TOKEN_PREFIX
@@ -238,7 +238,7 @@ def _suggest_correction(node: Scalar, expected: str) -> str:
     is_token = any(text.startswith(TOKEN_PREFIX) for text in (node.text, *node.location.path[-1:]))
     if expected.startswith("sha256:") and is_token:
         return "; this is a token itself, and it is not a secret any more: create another, and put its hash here"
-    if expected.startswith("a whole number") and node.kind in ("text", "expanded"):
+    if expected.startswith("a whole number") and (node.kind in ("text", "expanded") or GROUPED.search(node.text)):
         return _suggest_digits(node.text)
     if expected.startswith("a mapping") and _COLON.fullmatch(node.text):
         return "; write a space after the colon"

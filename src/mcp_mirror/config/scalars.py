@@ -24,6 +24,8 @@ _BOOLEANS: Final = {"true": True, "yes": True, "on": True, "false": False, "no":
 _LONGEST_NUMBER: Final = 40
 _EXACT: Final = 1 << 53
 """Above this, a float does not represent every whole number."""
+GROUPED: Final = lazy_pattern(r"\.\d{3}$", re.ASCII)
+"""The end of a number such as 1.000, which may mean a thousand, but not to YAML."""
 _PLAIN: Final = lazy_pattern(r"[A-Za-z_/][\w./-]*|[0-9]+[A-Za-z]+")
 """Texts that YAML reads as text without quotes."""
 
@@ -79,8 +81,8 @@ def read_scalar(value: Value, scalar: Scalar, folder: Path) -> Any:
             return read_rule(text) if value.kind is FlowRule else _resolve(text, kind.resolves, folder)
         case Number() as kind:
             number = _read_number(scalar, kind)
-            is_wrong = number is None or (value.kind is int and not number.is_integer())
-            return None if is_wrong else value.kind(number)
+            is_whole = number is not None and number.is_integer() and not GROUPED.search(scalar.text)
+            return None if number is None or (value.kind is int and not is_whole) else value.kind(number)
         case Measure() as kind:
             amount = _read_measure(scalar, kind)
             return math.ceil(amount) if value.kind is int and amount is not None else amount

@@ -25,9 +25,10 @@ _UNOPENED: Final = (
     "Its index cannot be opened: check that its folder exists and that this user may read and write the files in it, "
     "and that file handles are free (`ulimit -n`)."
 )
+_CORRECT: Final = "correct that, or choose another folder (`store.path`)."
 _MISPLACED: Final = (
     "A file is in the place of a folder, or a folder in that of a file, or a link leads nowhere, as to a disk that is "
-    "not mounted: correct that, or choose another folder (`store.path`)."
+    f"not mounted: {_CORRECT}"
 )
 _FAULTY: Final = "Its disk reports an error: check the system's log, or choose another folder (`store.path`)."
 _BUSY: Final = "Another gateway keeps it locked: call again later."
@@ -94,7 +95,8 @@ def as_store_errors(subject: str = "The store") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        fix = _BY_ERRNO.get(error.errno or 0, f"The system reports: {error.strerror or error}.")
+        reported = f"The system reports: {error.strerror or error}: {_CORRECT}"
+        fix = _BY_ERRNO.get(error.errno or 0, reported)
         raise StoreError(f"{subject} failed. {fix}") from error
     except sqlite3.Error as error:
         raise StoreError(f"{subject} failed. {_explain(error)}") from error
