@@ -332,7 +332,7 @@ BAD_SECTIONS = [
     ),
     ("upstream: {a: {command: x}}", "upstream: unknown key; did you mean 'upstreams'?"),
     ("upstreams: {a: command:x}", f"upstreams.a: {SERVER} text; write a space after the colon"),
-    ("store: {kind: redis}", "store.kind: expected 'url' too, such as redis://127.0.0.1:6379/0"),
+    ("store: {kind: redis}", "store.kind: redis needs `store.url`, such as redis://127.0.0.1:6379/0"),
     *(
         (f"store: {{kind: redis, url: '{url}'}}", f"store.url: {REDIS_ADDRESS} text")
         for url in ("127.0.0.1:6379", "http://x", "redis://u:p/w@x", "redis://u:p#w@x")

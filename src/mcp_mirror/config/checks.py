@@ -100,7 +100,7 @@ def _check_store(config: Config, problems: _Problems) -> None:
     if store.url is not None and store.kind is None:
         problems.report("expected 'kind: redis' too: without it no value is stored in Redis", "store", "url")
     if store.kind == "redis" and store.url is None:
-        problems.report("expected 'url' too, such as redis://127.0.0.1:6379/0", "store", "kind")
+        problems.report("redis needs `store.url`, such as redis://127.0.0.1:6379/0", "store", "kind")
     if store.url is not None and store.kind in ("disk", "memory"):
         message = f"with 'kind: {store.kind}' the address has no effect; write 'kind: redis', or remove it"
         problems.warn(message, "store", "url")

@@ -484,7 +484,9 @@ async def _call(
     trace = trace or CallTrace()
     try:
         encoded = encode_arguments(arguments)
-        known = read_conversation({CONVERSATION: conversation}, None, "`conversation`")
+        known = None
+        if conversation is not None:
+            known = read_conversation({CONVERSATION: conversation}, None, "`conversation`")
         gateway = application.gateway
         channel = NullChannel(Caller(namespace, client_headers=None))
         call = gateway.new_call(channel, name, encoded, conversation=known, trace=trace)
