@@ -5,8 +5,9 @@ from typing import Final
 
 from mcp_mirror.system.patterns import lazy_pattern
 
-_STRING: Final = rb'"(?:[^"\\]|\\.)*+"'
-_COMMENT: Final = lazy_pattern(_STRING + rb"|//[^\r\n]*+|/\*.*?\*/", re.DOTALL)
+# A string or a comment without an end goes to the end of the text: otherwise each quote would search for it again.
+_STRING: Final = rb'"(?:[^"\\]|\\.)*+"?'
+_COMMENT: Final = lazy_pattern(_STRING + rb"|//[^\r\n]*+|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _TRAILING_COMMA: Final = lazy_pattern(_STRING + rb"|,(?=[ \t\r\n]*+[}\]])", re.DOTALL)
 _VISIBLE: Final = lazy_pattern(rb"[^ \t\r\n]")
 
