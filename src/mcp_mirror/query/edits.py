@@ -254,7 +254,9 @@ class Merge(msgspec.Struct, frozen=True):
 def _merge_members(node: Object, patch: Leaf, is_over: IsOver) -> Iterator[tuple[NodeRef, Leaf]]:
     """Remove the members that the patch sets to null, and yield the reference and new value of each other member."""
     known = [(key, Leaf(patch.blob, span)) for key, span in members(patch.blob, patch.span)]
-    node.discard({key for key, value in known if value.kind == "null"})
+    for key, value in known:
+        if value.kind == "null":
+            node.remove(key)
     for key, value in known:
         check_time(is_over)
         if value.kind == "null":

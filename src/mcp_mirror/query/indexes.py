@@ -18,7 +18,7 @@ from mcp_mirror.query.texts import IsOver, TextPiece, check_time, count_characte
 from mcp_mirror.security.sanitize import show_characters
 from mcp_mirror.types import Buffer, FileSpan, Span
 
-_NEAR: Final = 1 << 21
+_NEAR: Final = 1 << 18
 """Bytes at the beginning of an array that are searched without an index."""
 _MOST: Final = 64
 """Indexes that one process keeps: 128 KiB for an array of 1 GiB."""

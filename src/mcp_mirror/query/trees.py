@@ -4,7 +4,7 @@ Only containers that change are parsed. The rendered text consists of unchanged 
 space, and of new pieces between them. The module `edits` defines the edits.
 """
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -134,38 +134,39 @@ class Object(msgspec.Struct):
     tail: bytes
     between: bytes
     colon: bytes
-    parts: list[NodeRef] = msgspec.field(default_factory=list)
-    _by_key: dict[str | None, NodeRef] | None = None
-    """The last member of each key; None until the first search."""
+    parts: dict[int, NodeRef] = msgspec.field(default_factory=dict)
+    """The members by number, in their order: one is removed without a look at the others."""
+    _numbers: dict[str, list[int]] | None = None
+    """The numbers of the members of each key; None until the first search."""
 
     def find(self, token: str) -> NodeRef | None:
         """The member of a key, the last one of equal keys; None if it does not exist."""
-        if self._by_key is None:
-            self._by_key = {part.key: part for part in self.parts}
-        return self._by_key.get(token)
+        numbers = self._index().get(token)
+        return self.parts[numbers[-1]] if numbers else None
 
     def add(self, token: str, node: "Node") -> bool:
         """Set a key. Returns True, as every key can be set."""
         if ref := self.find(token):
             ref.node = node
             return True
-        ref = NodeRef(node, None, token, msgspec.json.encode(token) + self.colon)
-        self.parts.append(ref)
-        assert self._by_key is not None  # noqa: S101  # set by `find`
-        self._by_key[token] = ref
+        number = next(reversed(self.parts), -1) + 1
+        self.parts[number] = NodeRef(node, None, token, msgspec.json.encode(token) + self.colon)
+        self._index()[token] = [number]
         return True
 
     def remove(self, token: str) -> bool:
         """Remove a key. Returns False if it does not exist."""
-        if self.find(token) is None:
-            return False
-        self.discard((token,))
-        return True
+        numbers = self._index().pop(token, ())
+        for number in numbers:
+            del self.parts[number]
+        return bool(numbers)
 
-    def discard(self, tokens: Container[str]) -> None:
-        """Remove the members of these keys, if they exist."""
-        self.parts = [part for part in self.parts if part.key not in tokens]
-        self._by_key = None
+    def _index(self) -> dict[str, list[int]]:
+        if self._numbers is None:
+            self._numbers = {}
+            for number, part in self.parts.items():
+                self._numbers.setdefault(part.key, []).append(number)
+        return self._numbers
 
 
 Node = Leaf | Array | Object
@@ -204,10 +205,11 @@ def _parse_array(leaf: Leaf) -> Array:
 
 def _parse_object(leaf: Leaf) -> Object:
     blob, span = leaf.blob, leaf.span
-    parts: list[NodeRef] = []
+    parts: dict[int, NodeRef] = {}
     end = span.start + 1
     for start, (key, value) in members_with_offsets(blob, span):
-        parts.append(NodeRef(Leaf(blob, value), bytes(blob[end:start]), key, bytes(blob[start : value.start])))
+        lead, name = bytes(blob[end:start]), bytes(blob[start : value.start])
+        parts[len(parts)] = NodeRef(Leaf(blob, value), lead, key, name)
         end = value.stop
     if not parts:
         return Object(b"{", b"}", b",", b":")
@@ -242,7 +244,7 @@ def render(node: Node) -> Iterator[Leaf | bytes]:
         yield b"{}" if isinstance(node, Object) else b"[]"
         return
     yield node.head
-    for at, part in enumerate(node.parts):
+    for at, part in enumerate(node.parts if isinstance(node, Array) else node.parts.values()):
         if at:
             yield node.between if part.lead is None else part.lead
         if isinstance(part, _Run):
