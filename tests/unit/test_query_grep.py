@@ -171,6 +171,20 @@ def test_further_hits_of_a_long_line_are_shown_while_there_is_room(as_text: bool
     assert grep(value, r"needle\d", narrow).splitlines() == [first]
 
 
+@pytest.mark.parametrize(
+    ("pattern", "place"),
+    [
+        ("x$", "char 4999999"),
+        (r"x{999}\z", "char 4999001"),
+        ("(?s)x.$", "char 4999998"),
+        ("^x{9}", "char 0"),
+        ("x{1000}", "char 0; at least 1,000 more in this line"),
+    ],
+)
+def test_a_very_long_line_that_is_searched_in_parts_has_one_end(pattern: str, place: str) -> None:
+    assert grep("x" * 5_000_000, pattern).startswith(f"0 ({place}): ")
+
+
 def test_the_first_hit_of_each_line_comes_before_further_hits() -> None:
     text = f"{SPREAD}\n{SPREAD}"
     shown = grep(text, r"needle\d", limit=3).splitlines()

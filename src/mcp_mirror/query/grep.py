@@ -260,7 +260,7 @@ def _excerpt_further(line: Line, matcher: Matcher) -> Iterator[str]:
         return
     data = line.data[line.start : line.stop]
     shown, counted, character = _find_excerpt(line.at)[1], line.at[0], _locate(line, line.at[0])
-    for at in matcher.find_further(data, line.at, MANY):
+    for at in matcher.find_further(data, line.at, MANY, is_cut=line.is_cut):
         if at[1] > shown:
             character, counted = character + count_characters(data[counted : at[0]]), at[0]
             yield f"(char {character}): {excerpt(data, at)}"

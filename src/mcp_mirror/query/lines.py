@@ -16,6 +16,8 @@ _LINE: Final = 1 << 21
 """Bytes above which a line is searched in parts."""
 _OVERLAP: Final = 1 << 12
 """Bytes that two parts of a long line share, so that a match of this length across their border is found."""
+_REST: Final = bytes(1 << 10)
+"""In place of the rest of a line that is cut: `$` does not match where it is cut."""
 _PLAIN: Final = lazy_pattern(r"[ !#-.0-\[\]-~]{3,}")
 """Characters that JSON text contains as they are, unless it has escapes that begin with `\\u00`."""
 _BRANCHING: Final = lazy_pattern(r"[|()\[\]{}\\]")
@@ -119,24 +121,33 @@ class Matcher:
             stop = data.find(b"\n", start)
             stop = len(data) if stop < 0 else stop
             searched = chunk.overlap if position == chunk.begin and start == position else 0
-            if (match := self._search_line(data[start:stop], searched)) is not None:
+            is_cut = chunk.is_cut and stop == len(data)
+            if (match := self._search_line(data[start:stop], searched, is_cut=is_cut)) is not None:
                 yield start, stop, match
             position = stop + 1
 
-    def _search_line(self, line: bytes, searched: int) -> tuple[int, int] | None:
+    def _search_line(self, line: bytes, searched: int, *, is_cut: bool) -> tuple[int, int] | None:
         """The span of the first match in a line that ends after its first `searched` bytes."""
-        if not searched:
+        if not searched and not is_cut:
             match = self._line.search(line)
             return match.span() if match else None
-        spans = (match.span() for match in self._line.finditer(line))
-        return next((span for span in spans if span[1] > searched), None)
+        spans = self._find_all(line, 0, is_cut=is_cut)
+        return next((span for span in spans if not searched or span[1] > searched), None)
 
-    def find_further(self, line: bytes, first: tuple[int, int], most: int) -> Iterator[tuple[int, int]]:
-        """The spans of the matches in a line after the first one, at most `most`."""
+    def find_further(
+        self, line: bytes, first: tuple[int, int], most: int, *, is_cut: bool
+    ) -> Iterator[tuple[int, int]]:
+        """The spans of the matches in a line after the first one, at most `most`. `is_cut`: as for a `Line`."""
         begin = max(first[1], first[0] + 1)
         if begin > len(line):
             return iter(())
-        return (match.span() for match in islice(self._line.finditer(line, begin), most))
+        return islice(self._find_all(line, begin, is_cut=is_cut), most)
+
+    def _find_all(self, line: bytes, begin: int, *, is_cut: bool) -> Iterator[tuple[int, int]]:
+        if not is_cut:
+            return (match.span() for match in self._line.finditer(line, begin))
+        spans = (match.span() for match in self._line.finditer(line + _REST, begin))
+        return ((start, min(stop, len(line))) for start, stop in spans if start < len(line))
 
     def _find_candidate(self, data: bytes, begin: int, end: int) -> tuple[int, int] | None:
         """An offset at or before the next match, and the end of the candidate; None if no line before `end` matches."""
@@ -279,7 +290,8 @@ def count_further(matcher: Matcher, line: Line) -> int:
 
 
 def _count_more(matcher: Matcher, line: Line) -> int:
-    return sum(1 for _ in matcher.find_further(line.data[line.start : line.stop], line.at, MANY))
+    data = line.data[line.start : line.stop]
+    return sum(1 for _ in matcher.find_further(data, line.at, MANY, is_cut=line.is_cut))
 
 
 def _split_chunks(pieces: Iterable[bytes], context: int) -> Iterator[_Chunk]:
