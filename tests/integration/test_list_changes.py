@@ -98,6 +98,28 @@ async def test_clients_do_not_wait_for_a_server_that_does_not_answer(monkeypatch
             await changes.wait_for_tools()
 
 
+async def test_the_pause_after_a_long_reading_is_as_long(pass_time: PassTime) -> None:
+    changes, read = ListChanges(), list[set[str]]()
+
+    async def read_for_three_seconds(changed: set[str]) -> None:
+        read.append(changed)
+        changes.note("tools")
+        await pass_time(3)
+
+    async with anyio.create_task_group() as tasks:
+        changes.note("tools")
+        tasks.start_soon(changes.follow, read_for_three_seconds)
+        await anyio.wait_all_tasks_blocked()
+        await pass_time(2)
+        await anyio.wait_all_tasks_blocked()
+        assert len(read) == 1
+        await pass_time(1.5)
+        with anyio.fail_after(BOUND):
+            while len(read) == 1:
+                await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+
+
 async def test_a_client_waits_for_a_listing_if_the_last_one_is_old(pass_time: PassTime) -> None:
     changes, read, may_end = ListChanges(), list[set[str]](), anyio.Event()
 

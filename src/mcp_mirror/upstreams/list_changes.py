@@ -16,7 +16,9 @@ _logger = logging.getLogger(__name__)
 
 _TOOLS: Final = "tools"
 _INTERVAL: Final = 1.0
-"""Seconds between two readings for a server that keeps announcing changes."""
+"""Seconds between two readings for a server that keeps announcing changes, at least."""
+_LONGEST_INTERVAL: Final = 10.0
+"""The same, at most. After a long reading the pause is as long: to read thousands of tools delays other calls."""
 _OUTDATED_AFTER: Final = 10.0
 """Seconds after which the tools are read again for a client. A server may change them without an announcement, such as
 a server without sessions that a new version replaces."""
@@ -50,7 +52,9 @@ class ListChanges:
         self._has_noted.set()
 
     async def follow(self, read: Callable[[set[str]], Awaitable[None]]) -> None:
-        """Have changed lists read, at most once a second, until cancelled. The tools were read just before.
+        """Have changed lists read, at most once a second and half of the time, until cancelled.
+
+        The tools were read just before.
 
         Clients that wait for a change wait until `read` has returned, so it also announces the change.
         """
@@ -70,7 +74,7 @@ class ListChanges:
                 self._is_read = anyio.Event()
             self._is_pausing = True
             try:
-                await anyio.sleep(_INTERVAL)
+                await anyio.sleep(min(max(_INTERVAL, anyio.current_time() - self._began), _LONGEST_INTERVAL))
             finally:
                 self._is_pausing = False
 
