@@ -185,6 +185,12 @@ def test_a_very_long_line_that_is_searched_in_parts_has_one_end(pattern: str, pl
     assert grep("x" * 5_000_000, pattern).startswith(f"0 ({place}): ")
 
 
+def test_the_cuts_of_a_very_long_line_are_no_part_of_a_hit() -> None:
+    text = f"{'n' * 49}z" * 100_000
+    found = grep(f"{'n' * 61}z{text}{'n' * 61}", "n[^z]{60}")
+    assert found.splitlines()[0].startswith("0 (char 0; 1 more in this line): "), found
+
+
 def test_the_first_hit_of_each_line_comes_before_further_hits() -> None:
     text = f"{SPREAD}\n{SPREAD}"
     shown = grep(text, r"needle\d", limit=3).splitlines()

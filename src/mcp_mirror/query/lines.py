@@ -144,10 +144,12 @@ class Matcher:
         return islice(self._find_all(line, begin, is_cut=is_cut), most)
 
     def _find_all(self, line: bytes, begin: int, *, is_cut: bool) -> Iterator[tuple[int, int]]:
+        """The spans of the matches in a line. One at the end of a line that is cut is found in the next part."""
         if not is_cut:
             return (match.span() for match in self._line.finditer(line, begin))
         spans = (match.span() for match in self._line.finditer(line + _REST, begin))
-        return ((start, min(stop, len(line))) for start, stop in spans if start < len(line))
+        end, certain = len(line), len(line) - len(_REST)
+        return ((start, min(stop, end)) for start, stop in spans if start < certain or (start < end and stop <= end))
 
     def _find_candidate(self, data: bytes, begin: int, end: int) -> tuple[int, int] | None:
         """An offset at or before the next match, and the end of the candidate; None if no line before `end` matches."""

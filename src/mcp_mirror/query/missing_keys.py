@@ -36,7 +36,6 @@ _CHAINS: Final = _OF_ARRAYS | {"subexpression", "value_projection", "pipe"}
 """Parts of expressions whose first part is evaluated on the value, and the others on what it selects."""
 _PROJECTIONS: Final = ("projection", "value_projection", "filter_projection")
 """Parts of expressions whose second part is evaluated on each item that the first one selects."""
-_IDENTITY: Final = {"type": "identity", "children": []}
 _WHOLE: Final = ("identity", "current")
 """Parts of expressions that stand for the value itself."""
 
@@ -190,15 +189,16 @@ def _explain_no_array(value: Mapping[str, Any] | str, location: _GeneralLocation
 def _explain_items(node: Node, value: Any) -> str | None:
     """Explain that the part after a projection selects from each of its items, or that a filter gets arrays.
 
-    `rows[?open][0]` is the first item of each row: `rows[?open] | [0]` is the first row.
+    `rows[?open][0]` is the first item of each row: `rows[?open] | [0]` is the first row. So with `rows[].name[0]`.
     """
     kind, children = node["type"], node["children"]
     if kind not in _PROJECTIONS:
         return None
-    name = _find_first_part(children[1])
-    items = _evaluate({**node, "children": [children[0], _IDENTITY, *children[2:]]}, value) if name else None
-    if items and not any(isinstance(item, list) for item in items):
-        return f"{name} selects from each item before it, and no item is an array: write | {name} for all items."
+    if found := _find_selector(children[1]):
+        name, before = found
+        items = _evaluate({**node, "children": [children[0], before, *children[2:]]}, value)
+        if items and not any(isinstance(item, list) for item in items):
+            return f"{name} selects from each item before it, and no item is an array: write | {name} for all items."
     rows = _evaluate(children[0], value) if kind == "filter_projection" else None
     if isinstance(rows, list) and rows and all(isinstance(row, list) for row in rows):
         inner = next((item for row in rows for item in row), None)
@@ -208,17 +208,20 @@ def _explain_items(node: Node, value: Any) -> str | None:
     return None
 
 
-def _find_first_part(node: Node) -> str | None:
-    """Return the index or the filter, as an error names it, with which the part after a projection begins."""
-    parent = node
-    while node["type"] in _CHAINS:
-        parent, node = node, node["children"][0]
-    if node["type"] != "identity" or parent["type"] not in _OF_ARRAYS:
-        return None
-    if parent["type"] == "filter_projection":
-        return "[?...]"
-    index = parent["children"][1] if parent["type"] == "index_expression" else {}
-    return f"[{index['value']}]" if index.get("type") == "index" else "[...]"
+def _find_selector(node: Node) -> tuple[str, Node] | None:
+    """Return the first index or filter in the part after a projection, as an error names it, and the keys before it."""
+    kind, children = node["type"], node["children"]
+    if kind in _OF_ARRAYS and _read_keys(children[0]) is not None:
+        index = children[1] if kind == "index_expression" else {}
+        name = f"[{index['value']}]" if index.get("type") == "index" else "[...]"
+        return "[?...]" if kind == "filter_projection" else name, children[0]
+    for at, child in enumerate(children if kind in _CHAINS else ()):
+        if found := _find_selector(child):
+            name, before = found
+            return name, {"type": "subexpression", "children": [*children[:at], before]}
+        if kind != "subexpression" or _read_keys(child) is None:
+            break
+    return None
 
 
 def _evaluate(node: Any, value: Any) -> Any:
