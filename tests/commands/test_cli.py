@@ -51,6 +51,12 @@ def test_help_lists_the_commands_of_a_group_on_lines_of_80_columns(name: str) ->
     assert listed.count("\n│") == len(load_command(name).commands)
 
 
+@pytest.mark.parametrize("words", [[], ["check"], ["values", "list"]])
+def test_h_is_short_for_help(words: list[str]) -> None:
+    shorter, longer = (CliRunner().invoke(app, [*words, option]) for option in ("-h", "--help"))
+    assert (shorter.exit_code, shorter.stdout) == (0, longer.stdout)
+
+
 def test_help_imports_no_command() -> None:
     program = "from mcp_mirror.cli.main import app\ntry:\n  app(['--help'])\nexcept SystemExit:\n  pass"
     assert not HEAVY & modules_after(program)

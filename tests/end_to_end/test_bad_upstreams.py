@@ -108,6 +108,12 @@ async def test_a_missing_folder_and_a_missing_interpreter_are_named(
     assert f"the first line of the script '{script}' does not exist. Install it, or correct that line" in checked.err
 
 
+async def test_check_names_a_configuration_without_upstreams(configured: Configured, run: Run) -> None:
+    checked = await run("check", "--config", str(configured({})))
+    assert checked.code == 0
+    assert "no upstreams: clients see only the tools of mcp-mirror itself" in checked.out
+
+
 CRASH = (
     "import sys\nfor n in range(30): print(f'step {n}', file=sys.stderr)\n"
     "raise SystemExit('no licence\\u200b: \\x1b[31mtok3n')"

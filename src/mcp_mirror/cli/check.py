@@ -51,6 +51,8 @@ def check(config: ConfigOption = None, verbose: VerboseOption = 0) -> None:
             await _follow_start(application)
             for name in loaded.disabled:
                 print(f"{name}: disabled in the configuration")
+            if not loaded.upstreams:
+                print("no upstreams: clients see only the tools of mcp-mirror itself")
             _print_tools(application)
             _print_client_headers(loaded)
             return [*loaded.exposures, *find_problems(application), *await application.find_unavailable()]

@@ -95,7 +95,7 @@ class CommandTable(TyperGroup):
 
 def _check_configuration(args: Sequence[str], *, has_client: bool) -> None:
     """Exit if the configuration is missing: the import of the gateway takes a second."""
-    if "--help" in args:
+    if {"--help", "-h"} & set(args):
         return
     config = import_lazily("mcp_mirror.config")
     named = find_config_option(args)
@@ -142,6 +142,7 @@ app: Final = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
     help="An MCP gateway between your client and your MCP servers. It keeps large results out of the model's context, "
     "and its tools accept memory paths in place of values.",
 )
