@@ -1164,7 +1164,7 @@ def test_help_describes_the_public_names_of_the_package() -> None:
     described = pydoc.plain(pydoc.render_doc(mcp_mirror))
     assert {"Mirror", "Reply", "SyncMirror"} < set(dir(mcp_mirror))
     assert "class Mirror(" in described
-    assert "async call(self, name: str" in described
+    assert re.search(r"async call\(\W*self\W+name: str", described)  # from Python 3.13 on with line breaks
     assert "class SyncMirror(" in described
 
 

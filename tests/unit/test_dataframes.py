@@ -89,7 +89,7 @@ def test_a_scalar_of_numpy_is_a_scalar(scalar: object, expected: Any) -> None:
         (np.float64(0.5), "0.5"),
         (np.True_, "true"),
         (np.datetime64("2026-01-02"), "2026-01-02"),
-        (np.datetime64("NaT"), "null"),
+        (np.datetime64("NaT", "s"), "null"),
     ],
 )
 def test_a_scalar_of_numpy_is_a_key_by_its_text(key: Any, expected: str) -> None:

@@ -8,6 +8,7 @@ import time
 from array import array
 from collections import UserDict, deque
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from datetime import date, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -326,16 +327,16 @@ class NamedRow(Sequence[Any]):
 
 
 def test_a_row_of_a_database_is_an_object_with_the_names_of_its_columns() -> None:
-    connection = sqlite3.connect(":memory:")
-    connection.row_factory = sqlite3.Row
     selected = "SELECT 1 AS id, 'Ada' AS name"
     ada = {"id": 1, "name": "Ada"}
-    assert value_of(connection.execute(selected).fetchone()) == ada
-    assert value_of(connection.execute(selected)) == value_of(connection.execute(selected).fetchall()) == [ada]
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.row_factory = sqlite3.Row
+        assert value_of(connection.execute(selected).fetchone()) == ada
+        assert value_of(connection.execute(selected)) == value_of(connection.execute(selected).fetchall()) == [ada]
+        with pytest.raises(MirrorError, match="two columns of a row have the same name"):
+            convert_result(connection.execute("SELECT 1 AS id, 2 AS id").fetchall())
     assert value_of({"rows": (NamedRow(1, "Ada"),)}) == {"rows": [ada]}
     assert value_of(NamedRow(1, {Size(1, 2)})) == {"id": 1, "name": [{"wide": 1, "high": 2}]}
-    with pytest.raises(MirrorError, match="two columns of a row have the same name"):
-        convert_result(connection.execute("SELECT 1 AS id, 2 AS id").fetchall())
 
 
 @pytest.mark.parametrize("is_error", [False, True])
