@@ -7,6 +7,7 @@ import os
 import random
 import re
 import statistics
+import sys
 import time
 import uuid
 from contextlib import AsyncExitStack
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from gateway_processes import forked_upstream
+from http_sessions import open_session
 from samples import sample
 from statistical_tests import mann_whitney
 from tests.auth.conftest import HASHES, serving_gateway
@@ -34,6 +36,7 @@ PAIRS = int(os.environ.get("STRANGER_PAIRS", "0"))
 """Of requests whose times are compared; 0: none are."""
 SEED = int(os.environ.get("STRANGER_SEED", "20261120"))
 RELAY = Path(__file__).parents[1] / "relay" / "upstream.py"
+LATE = Path(__file__).with_name("late_upstream.py")
 
 STORES = ["memory", "disk", "redis"]
 own_store = pytest.mark.parametrize("store", sample(STORES, lambda store: store == "disk"))
@@ -165,6 +168,20 @@ async def test_an_elicitation_of_another_principal_cannot_be_answered(configured
         assert stolen["error"]["data"] == {"reason": "invalid_request_state"}
         own = json.loads(await alice.ask("tools/call", answered, modern=True))["result"]
         assert "Ada" in json.dumps(own)
+
+
+async def test_a_late_message_about_a_call_reaches_no_other_principal(configured: Configured) -> None:
+    upstream = {"command": sys.executable, "args": ["-S", str(LATE)], "scope": "shared"}
+    async with AsyncExitStack() as stack:
+        config = configured({"late": upstream}, auth={"tokens": HASHES})
+        url = (await stack.enter_async_context(serving_gateway(config))).url
+        alice = await stack.enter_async_context(visiting(url, "alice"))
+        bob = await stack.enter_async_context(visiting(url, "bob"))
+        alice.session = await open_session(alice.http, url, {"elicitation": {}})
+        await alice.call("work_mirrored", subject="her first call")
+        assert "a line about her first call" in await alice.call("work_mirrored", subject="her second call")
+        await bob.call("work_mirrored", subject="his call")
+        assert "his call" not in await alice.call("work_mirrored", subject="her third call")
 
 
 async def test_credentials_of_clients_are_not_forwarded_to_upstreams(configured: Configured, raw: Any) -> None:
