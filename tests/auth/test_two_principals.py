@@ -21,6 +21,7 @@ from samples import sample
 from statistical_tests import mann_whitney
 from tests.auth.conftest import HASHES, serving_gateway
 from tests.auth.strangers import Visitor, furnish, try_all, visiting
+from tests.end_to_end.conftest import SERVERS
 
 from mcp_mirror.callers import LOCAL
 from mcp_mirror.memory.tools.lookup import PATH
@@ -36,7 +37,6 @@ PAIRS = int(os.environ.get("STRANGER_PAIRS", "0"))
 """Of requests whose times are compared; 0: none are."""
 SEED = int(os.environ.get("STRANGER_SEED", "20261120"))
 RELAY = Path(__file__).parents[1] / "relay" / "upstream.py"
-LATE = Path(__file__).with_name("late_upstream.py")
 
 STORES = ["memory", "disk", "redis"]
 own_store = pytest.mark.parametrize("store", sample(STORES, lambda store: store == "disk"))
@@ -171,13 +171,13 @@ async def test_an_elicitation_of_another_principal_cannot_be_answered(configured
 
 
 async def test_a_late_message_about_a_call_reaches_no_other_principal(configured: Configured) -> None:
-    upstream = {"command": sys.executable, "args": ["-S", str(LATE)], "scope": "shared"}
+    upstream = {"command": sys.executable, "args": ["-S", str(SERVERS / "late.py")], "scope": "shared"}
     async with AsyncExitStack() as stack:
         config = configured({"late": upstream}, auth={"tokens": HASHES})
         url = (await stack.enter_async_context(serving_gateway(config))).url
         alice = await stack.enter_async_context(visiting(url, "alice"))
         bob = await stack.enter_async_context(visiting(url, "bob"))
-        alice.session = await open_session(alice.http, url, {"elicitation": {}})
+        alice.session = await open_session(alice.http, url, {"elicitation": {}, "sampling": {}})
         await alice.call("work_mirrored", subject="her first call")
         assert "a line about her first call" in await alice.call("work_mirrored", subject="her second call")
         await bob.call("work_mirrored", subject="his call")

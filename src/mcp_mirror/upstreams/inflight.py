@@ -77,6 +77,8 @@ class InflightRequests:
         """Oldest first."""
         self._namespaces: set[str] = set()
         """The principals of all requests so far: a server may send messages about a request that has ended."""
+        self._has_hidden_rest = False
+        """The server may still work on a request whose values are hidden, although its caller waits no longer."""
 
     def track(
         self, token: str, channel: ClientChannel, timeout: PausableTimeout, *, resets_timeout: bool
@@ -112,9 +114,15 @@ class InflightRequests:
         candidates = self._list_awaited() or self._by_token.values()
         return min(candidates, key=attrgetter("server_requests"), default=None)
 
+    def note_abandoned(self, channel: ClientChannel | None) -> None:
+        """Note that the caller of a request waits no longer, and that the server has not answered it."""
+        self._has_hidden_rest = self._has_hidden_rest or is_filtered(channel)
+
     def may_be_hidden(self, message: ServerMessage) -> bool:
         """Whether a message that names no request may be about one whose values are hidden."""
-        return message.about is None and any(is_filtered(one.channel) for one in self._by_token.values())
+        if message.about is not None:
+            return False
+        return self._has_hidden_rest or any(is_filtered(one.channel) for one in self._by_token.values())
 
     def _list_awaited(self) -> list[InflightRequest]:
         """Return the requests that their clients wait for, oldest first."""
