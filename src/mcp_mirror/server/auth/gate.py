@@ -102,14 +102,13 @@ class Gate:
                 ended.set()
 
     def _admits(self, principal: Principal, scope: Scope) -> bool:
-        """Whether the policy still admits the token of an open stream, which was valid when the stream began."""
-        current: Principal | None = principal
+        """Whether the policy still gives the token of an open stream the same rights."""
         if principal.expires is None:
             _, token = _read_credentials(Request(scope).headers["authorization"])
-            current = find_principal(token, self._policy.tokens, self._policy.scopes)
-        elif principal.issuer not in {one.issuer for one in self._policy.issuers}:
-            return False
-        return current is not None and current.scopes.issuperset(self._policy.scopes)
+            is_known = find_principal(token, self._policy.tokens, self._policy.scopes) == principal
+        else:
+            is_known = principal.issuer in {one.issuer for one in self._policy.issuers}
+        return is_known and principal.scopes.issuperset(self._policy.scopes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or reject it."""
