@@ -15,7 +15,7 @@ import mcp_types as types
 import msgspec
 from mcp.shared.uri_template import UriTemplate
 
-from mcp_mirror.callers import Caller, ClientChannel
+from mcp_mirror.callers import OWN_UPSTREAM, Caller, ClientChannel
 from mcp_mirror.core.merged_lists import (
     KINDS,
     IsReserved,
@@ -61,6 +61,7 @@ _ITEM_BLOCKS: Final = 3
 _MAX_KEPT_LISTS: Final = 10_000
 _MAX_KEPT_NAMES: Final = 200_000
 """Last merged lists, and the names in them, of all callers together. Above these limits the oldest are dropped."""
+_NO_COMPLETION: Final = {"completion": b'{"values":[]}'}
 _MATCH_SECONDS: Final = 1.0
 """Seconds in which templates are compared with one URI: each may have hundreds of variables."""
 
@@ -239,15 +240,21 @@ class Relay(msgspec.Struct):
         """Return completions for an argument of the prompt or resource template that the parameter `ref` names."""
         if ref.get("type") == "ref/prompt":
             key, origin = "name", await self._find_prompt(str(ref.get("name")), request.channel)
+        elif self.owns(uri := str(ref.get("uri")), request.channel.caller):  # upstreams must not learn paths
+            return RelayedResult(_NO_COMPLETION, ResourceOrigin(OWN_UPSTREAM, uri))
         else:
-            key, origin = "uri", await self.find_resource(str(ref.get("uri")), request.channel)
+            key, origin = "uri", await self.find_resource(uri, request.channel)
         if not self.gateway.may_show(origin.upstream):
-            return RelayedResult({"completion": b'{"values":[]}'}, origin)
+            return RelayedResult(_NO_COMPLETION, origin)
         renamed = {**request.params, "ref": msgspec.json.encode({**ref, key: origin.key})}
         outbound = _build_upstream_request(
             "completion/complete", {}, RelayRequest(request.channel, renamed, request.meta)
         )
         return RelayedResult(await self._send(origin.upstream, outbound, request.channel, None), origin)
+
+    def owns(self, uri: str, caller: Caller) -> bool:
+        """Whether a URI of a caller is that of a resource or template of the gateway itself."""
+        return self.gateway.has_resources(caller) and self.gateway.owns_uri(uri)
 
     async def find_resource(self, uri: str, channel: ClientChannel) -> ResourceOrigin:
         """Return the likeliest origin of a resource."""
