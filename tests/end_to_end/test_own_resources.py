@@ -206,3 +206,15 @@ async def test_no_upstream_learns_a_path_from_a_request_about_a_value(
     methods = log.read_text()
     assert "resources/subscribe" not in methods
     assert "completion/complete" not in methods
+
+
+async def test_a_link_is_read_from_the_upstream_whose_result_has_it(open_client: OpenClient, raw: Any) -> None:
+    shelf = raw("ok", "--shelf")  # it answers for every URI
+    async with open_client({"first": shelf, "second": shelf}) as client:
+        listed = json.loads(await client.request("resources/list"))["result"]["resources"]
+        process = {one["uri"].partition("+")[0]: one["name"] for one in listed if one["uri"].endswith("raw://process")}
+        for name, expected in (("first", process["raw://process"]), ("second", process["second"])):
+            link = {"type": "resource_link", "uri": "doc://1", "name": "a document"}
+            await client.call(f"{name}_say_mirrored", json.dumps({"result": json.dumps({"content": [link, link]})}))
+            read = json.loads(await client.request("resources/read", '{"uri":"doc://1"}'))["result"]["contents"]
+            assert read[0]["text"] == expected

@@ -296,6 +296,10 @@ class Relay(msgspec.Struct):
                 is_known = (kind, self._get_view(caller)) in self._origins
                 if not is_known and await self._find_listed_origin(uri, caller) is None:
                     await self.list_all(kind, channel)
+        linked = self.gateway.linked_resources.find_upstream(caller.namespace, uri)
+        if linked in offering and uri not in self._get_last_list("resources", caller):
+            offering.sort(key=lambda name: name != linked)
+            return tuple(ResourceOrigin(name, uri) for name in offering)
         if listed := await self._find_listed_origin(uri, caller):
             return (listed,)
         scheme, _, rest = uri.partition("+")
