@@ -381,16 +381,17 @@ def _build_upstream_request(method: str, renamed: Mapping[str, str], request: Re
 def _match_templates(templates: Mapping[str, ResourceOrigin], uri: str) -> ResourceOrigin | None:
     """Return the origin of a URI that matches a template; None for other URIs, and after `_MATCH_SECONDS`.
 
-    An upstream may list a hundred thousand templates. For None, the gateway asks each of the upstreams.
+    Of several templates, the one with the longest beginning without a variable matches: another upstream may list a
+    template of all URIs. An upstream may list a hundred thousand. For None, the gateway asks each of the upstreams.
     """
     deadline = monotonic() + _MATCH_SECONDS
-    for template, origin in templates.items():
-        if not uri.startswith(template.partition("{")[0]):
-            continue
+    possible = [template for template in templates if uri.startswith(template.partition("{")[0])]
+    for template in sorted(possible, key=lambda one: one.find("{"), reverse=True):
         if monotonic() > deadline:
             break
         with suppress(ValueError):  # it is not a template
             if UriTemplate.parse(template).match(uri) is not None:
+                origin = templates[template]
                 return ResourceOrigin(origin.upstream, uri.removeprefix(template.removesuffix(origin.key)))
     return None
 
