@@ -288,14 +288,13 @@ class Relay(msgspec.Struct):
         raise RefusedError(f"Unknown prompt {name[:200]!r}. Take a name from prompts/list.", types.INVALID_PARAMS)
 
     async def _find_possible_origins(self, uri: str, channel: ClientChannel) -> Sequence[ResourceOrigin]:
-        """The possible origins of a resource, the likeliest first."""
+        """The possible origins of a resource, the likeliest first. No upstream gets a URI of the gateway itself."""
+        if self.gateway.owns_uri(uri):
+            return ()
         caller = channel.caller
         offering = [upstream.policy.name for upstream in self._select_upstreams("resources", caller)]
         if len(offering) > 1:
-            for kind in _RESOURCE_KINDS:
-                is_known = (kind, self._get_view(caller)) in self._origins
-                if not is_known and await self._find_listed_origin(uri, caller) is None:
-                    await self.list_all(kind, channel)
+            await self._list_resources(uri, channel)
         linked = self.gateway.linked_resources.find_upstream(caller.namespace, uri)
         if linked in offering and uri not in self._get_last_list("resources", caller):
             offering.sort(key=lambda name: name != linked)
@@ -307,6 +306,13 @@ class Relay(msgspec.Struct):
             if rest and scheme == build_scheme(name):
                 return (ResourceOrigin(name, rest),)
         return tuple(ResourceOrigin(name, uri) for name in offering)
+
+    async def _list_resources(self, uri: str, channel: ClientChannel) -> None:
+        """Fetch the lists that a caller has not fetched yet, until one of them names the upstream of a resource."""
+        for kind in _RESOURCE_KINDS:
+            is_known = (kind, self._get_view(channel.caller)) in self._origins
+            if not is_known and await self._find_listed_origin(uri, channel.caller) is None:
+                await self.list_all(kind, channel)
 
     async def _find_listed_origin(self, uri: str, caller: Caller) -> ResourceOrigin | None:
         """The origin of a URI that is listed or matches a listed template."""
