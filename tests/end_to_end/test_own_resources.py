@@ -197,14 +197,15 @@ async def test_no_upstream_learns_a_path_from_a_request_about_a_value(
     async with open_client({"shelf": raw("ok", "--shelf", "--log", str(log))}) as client:
         notice = json.loads(await stored(client, {"content": [{"type": "text", "text": LONG}]}))["result"]["content"][0]
         path = notice["text"].splitlines()[0].strip('"')
-        subscribed = await client.request("resources/subscribe", json.dumps({"uri": f"memory://{path}"}))
-        assert json.loads(subscribed)["result"] == {}
+        for method in ("resources/subscribe", "resources/unsubscribe"):
+            answer = await client.request(method, json.dumps({"uri": f"memory://{path}"}))
+            assert json.loads(answer)["result"] == {}
         for uri in ("memory://{+path}", f"memory://{path}"):
             params = {"ref": {"type": "ref/resource", "uri": uri}, "argument": {"name": "path", "value": path[:9]}}
             completed = json.loads(await client.request("completion/complete", json.dumps(params)))
             assert completed["result"]["completion"]["values"] == []
     methods = log.read_text()
-    assert "resources/subscribe" not in methods
+    assert "subscribe" not in methods
     assert "completion/complete" not in methods
 
 

@@ -142,7 +142,7 @@ class Subscriptions:
             UpstreamError: The upstream refused.
         """
         async with self._take_turn(subscriber, channel.caller.namespace) as keys:
-            if not keys:
+            if not keys and not self._relay.owns(uri, channel.caller):
                 await self._relay.find_resource(uri, channel)
             for subscription in self._remove_all(subscriber):
                 await self._end(subscription, channel)
