@@ -245,6 +245,29 @@ async def test_a_stream_ends_when_its_token_expires(configured: Configured, tmp_
         assert (await client.get(served.url, headers=HEADERS | session | token)).status_code == 401
 
 
+@pytest.mark.parametrize("change", [None, {"hash": HASHES["bob"], "scopes": ["fewer"]}], ids=["removed", "restricted"])
+async def test_a_stream_ends_when_its_token_is_changed(configured: Configured, change: dict[str, Any] | None) -> None:
+    config = configured({}, auth={"tokens": HASHES})
+    async with serving_gateway(config) as served, httpx2.AsyncClient(timeout=BOUND) as client:
+        shown = {name: bearer(TOKENS[name]) for name in ("alice", "bob")}
+        shown = {name: HEADERS | token | await session_of(served.url, token) for name, token in shown.items()}
+        async with (
+            client.stream("GET", served.url, headers=shown["alice"]) as kept,
+            client.stream("GET", served.url, headers=shown["bob"]) as removed,
+        ):
+            reading = asyncio.create_task(kept.aread())
+            sections = json.loads(config.read_text())
+            sections["auth"]["tokens"] |= {"bob": change}
+            sections["auth"]["tokens"] = {name: one for name, one in sections["auth"]["tokens"].items() if one}
+            config.write_text(json.dumps(sections))
+            assert served.application.reload(load_config(config, {}), Pins()).deferred == ()
+            assert (await client.post(served.url, headers=shown["alice"], content=LIST)).status_code == 200
+            async with asyncio.timeout(BOUND):
+                await removed.aread()
+            assert not reading.done()
+            reading.cancel()
+
+
 async def test_a_token_removed_from_the_configuration_is_rejected(configured: Configured) -> None:
     config = configured({}, auth={"tokens": HASHES})
     async with serving_gateway(config) as served, httpx2.AsyncClient(timeout=BOUND) as client:

@@ -7,6 +7,7 @@ import os
 import random
 import re
 import statistics
+import sys
 import time
 import uuid
 from contextlib import AsyncExitStack
@@ -15,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from gateway_processes import forked_upstream
+from http_sessions import open_session
 from samples import sample
 from statistical_tests import mann_whitney
 from tests.auth.conftest import HASHES, serving_gateway
 from tests.auth.strangers import Visitor, furnish, try_all, visiting
+from tests.end_to_end.conftest import SERVERS
 
 from mcp_mirror.callers import LOCAL
 from mcp_mirror.memory.tools.lookup import PATH
@@ -165,6 +168,20 @@ async def test_an_elicitation_of_another_principal_cannot_be_answered(configured
         assert stolen["error"]["data"] == {"reason": "invalid_request_state"}
         own = json.loads(await alice.ask("tools/call", answered, modern=True))["result"]
         assert "Ada" in json.dumps(own)
+
+
+async def test_a_late_message_about_a_call_reaches_no_other_principal(configured: Configured) -> None:
+    upstream = {"command": sys.executable, "args": ["-S", str(SERVERS / "late.py")], "scope": "shared"}
+    async with AsyncExitStack() as stack:
+        config = configured({"late": upstream}, auth={"tokens": HASHES})
+        url = (await stack.enter_async_context(serving_gateway(config))).url
+        alice = await stack.enter_async_context(visiting(url, "alice"))
+        bob = await stack.enter_async_context(visiting(url, "bob"))
+        alice.session = await open_session(alice.http, url, {"elicitation": {}, "sampling": {}})
+        await alice.call("work_mirrored", subject="her first call")
+        assert "a line about her first call" in await alice.call("work_mirrored", subject="her second call")
+        await bob.call("work_mirrored", subject="his call")
+        assert "his call" not in await alice.call("work_mirrored", subject="her third call")
 
 
 async def test_credentials_of_clients_are_not_forwarded_to_upstreams(configured: Configured, raw: Any) -> None:

@@ -157,6 +157,18 @@ async def test_an_operator_sees_no_keys_in_the_lineage_of_others(page: Page) -> 
     assert "canary" not in calls.text
 
 
+async def test_an_operator_sees_no_keys_in_the_inputs_of_a_value_of_others(page: Page) -> None:
+    source = await put(page.store, {"canary": 1}, "t", 1, namespace=BOB)
+    made = await put(page.store, b"1", "t", 2, namespace=BOB, inputs=(f"{source}/canary",))
+    operator = page.seen_by(namespace=ALICE, is_operator=True)
+    listed = await operator.send("GET", "values", principal=BOB)
+    facts = await operator.send("GET", "value", principal=BOB, path=made)
+    assert facts.json()["inputs"] == [source]
+    assert "canary" not in listed.text + facts.text
+    own = await page.seen_by(namespace=BOB).get("value", path=made)
+    assert own["inputs"] == [f"{source}/canary"]
+
+
 @pytest.mark.slow
 async def test_calls_of_many_principals_do_not_stall_others(page: Page) -> None:
     for principal in range(200):

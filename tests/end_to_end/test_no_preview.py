@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from preview_samples import CANARY, RESULTS
+from tests.end_to_end.conftest import SERVERS
 
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Configured, OpenClient, OpenLines
@@ -94,3 +96,24 @@ async def test_a_value_of_it_that_does_not_fit_a_schema_is_not_repeated(
             assert "rows" in refused
     assert "the value of a memory path does not match the tool's schema" in answer
     assert CANARY not in answer
+
+
+async def test_a_late_message_about_a_value_of_it_is_hidden(
+    configured: Configured, open_lines: OpenLines, raw: Any
+) -> None:
+    late = {"command": sys.executable, "args": ["-S", str(SERVERS / "late.py")], "timeout": 1}
+    config = configured({"hidden": raw() | {"preview": False}, "late": late})
+    async with open_lines(config) as client:
+        await client.greet(sampling={}, elicitation={})
+        result = json.dumps({"content": [{"type": "text", "text": CANARY}]})
+        path = path_of(await client.text("say_mirrored", {"result": result}))
+        assert "did not answer" in await client.text("work_mirrored", {"subject": path, "hangs": True})
+        await client.send(
+            '{"jsonrpc":"2.0","id":99,"method":"tools/call",'
+            '"params":{"name":"work_mirrored","arguments":{"subject":"another"}}}'
+        )
+        received = [await client.receive()]
+        while json.loads(received[-1]).get("id") != 99:
+            received.append(await client.receive())
+    methods = [json.loads(line).get("method") for line in received if CANARY in line.decode()]
+    assert methods in ([], ["elicitation/create"])  # a person reads it

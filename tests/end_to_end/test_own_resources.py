@@ -16,6 +16,8 @@ from samples import sample
 from tests.end_to_end.conftest import BOUND, scripted_upstream
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.end_to_end.conftest import Configured, Connect, Lines, OpenClient, OpenLines
 
 LONG = "a line of text\n" * 2000
@@ -186,3 +188,34 @@ async def test_a_transparent_gateway_has_nothing_of_its_own(
         assert b'"structuredContent":{"a":1e400}' in await client.request("tools/call", call)
         unknown = json.loads(await client.request("tools/call", '{"name":"retrieve_final_answer_from_memory"}'))
         assert unknown["result"]["isError"] is True
+
+
+async def test_no_upstream_learns_a_path_from_a_request_about_a_value(
+    open_client: OpenClient, raw: Any, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    async with open_client({"shelf": raw("ok", "--shelf", "--log", str(log))}) as client:
+        notice = json.loads(await stored(client, {"content": [{"type": "text", "text": LONG}]}))["result"]["content"][0]
+        path = notice["text"].splitlines()[0].strip('"')
+        for method in ("resources/subscribe", "resources/unsubscribe"):
+            answer = await client.request(method, json.dumps({"uri": f"memory://{path}"}))
+            assert json.loads(answer)["result"] == {}
+        for uri in ("memory://{+path}", f"memory://{path}"):
+            params = {"ref": {"type": "ref/resource", "uri": uri}, "argument": {"name": "path", "value": path[:9]}}
+            completed = json.loads(await client.request("completion/complete", json.dumps(params)))
+            assert completed["result"]["completion"]["values"] == []
+    methods = log.read_text()
+    assert "subscribe" not in methods
+    assert "completion/complete" not in methods
+
+
+async def test_a_link_is_read_from_the_upstream_whose_result_has_it(open_client: OpenClient, raw: Any) -> None:
+    shelf = raw("ok", "--shelf")  # it answers for every URI
+    async with open_client({"first": shelf, "second": shelf}) as client:
+        listed = json.loads(await client.request("resources/list"))["result"]["resources"]
+        process = {one["uri"].partition("+")[0]: one["name"] for one in listed if one["uri"].endswith("raw://process")}
+        for name, expected in (("first", process["raw://process"]), ("second", process["second"])):
+            link = {"type": "resource_link", "uri": "doc://1", "name": "a document"}
+            await client.call(f"{name}_say_mirrored", json.dumps({"result": json.dumps({"content": [link, link]})}))
+            read = json.loads(await client.request("resources/read", '{"uri":"doc://1"}'))["result"]["contents"]
+            assert read[0]["text"] == expected

@@ -12,11 +12,13 @@ from uuid import uuid4
 import httpx2
 import pytest
 from http_sessions import HEADERS, HELLO
-from mcp import Client
+from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 from samples import sample
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.end_to_end.conftest import Configured, Serve
 
 RETRIEVE = "retrieve_final_answer_from_memory"
@@ -73,6 +75,21 @@ async def test_an_endpoint_has_the_names_and_the_identity_of_its_upstream(
             assert client.server_info.name == "mcp-mirror"
             names = [tool.name for tool in (await client.list_tools()).tools]
             assert {"first_say_mirrored", "second_say_mirrored", "memory_list"} <= set(names)
+
+
+async def test_a_value_is_not_a_resource_at_the_endpoint_of_an_upstream(
+    raw: Any, configured: Configured, serve: Serve, tmp_path: Path
+) -> None:
+    shelf = raw("ok", "--shelf", "--log", str(tmp_path / "log"))
+    config = configured({"first": shelf}, mirror={"capture": "large", "resource_links": True})
+    async with serve(config) as served, Client(f"{served.url}/first") as client:
+        result = json.dumps({"content": [{"type": "text", "text": LONG}]})
+        reply = await client.call_tool("say", {"result": result})
+        assert [block.type for block in reply.content] == ["text"]
+        path = text_of(reply).splitlines()[0].strip('"')
+        with pytest.raises(MCPError, match="Resource not found"):
+            await client.read_resource(f"memory://{path}")
+    assert "resources/read" not in (tmp_path / "log").read_text()
 
 
 async def test_the_memory_has_an_endpoint_of_its_own(raw: Any, configured: Configured, serve: Serve) -> None:

@@ -77,3 +77,11 @@ async def test_templates_that_take_long_to_compare_do_not_delay_a_read(configure
         contents = (await client.read_resource(uri)).contents
         assert time.monotonic() - began < 4 * slowness()
     assert contents[0].text == f"read {uri}"  # type: ignore[union-attr]
+
+
+async def test_a_template_of_all_uris_takes_none_of_a_longer_one(configured: Configured, serve: Serve) -> None:
+    servers = {"greedy": describe_server("{+uri}"), "notes": describe_server("notes://{id}")}
+    async with serve(configured(servers)) as served, connect_http(served.url) as client:
+        for uri, template in (("notes://1", "notes://{id}"), ("other://1", "{+uri}")):
+            contents = (await client.read_resource(uri)).contents
+            assert contents[0].text == f"read {uri} by {template}"  # type: ignore[union-attr]

@@ -89,6 +89,10 @@ def test_no_policy_shows_a_secret() -> None:
         ("::ffff:93.184.216.34", True),
         ("64:ff9b::a9fe:a9fe", False),
         ("64:ff9b::5db8:d822", True),
+        ("64:ff9b:1:fffe::5db8:d822", True),
+        ("64:ff9b:1:fffe::a9fe:a9fe", False),
+        ("64:ff9b:1:a9fe:a9:fe00:5db8:d822", False),  # 169.254.169.254 for a translator with a prefix of 48 bits
+        ("::ffff:0:a9fe:a9fe", False),
         ("2002:7f00:1::", False),
         ("::7f00:1", False),
         ("192.0.0.8", False),

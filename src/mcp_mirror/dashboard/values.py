@@ -214,12 +214,14 @@ class Values(msgspec.Struct, frozen=True):
         return path.base
 
     def _describe(self, value: Descriptor) -> dict[str, Any]:
-        source = value.provenance
+        source, inputs = value.provenance, value.provenance.inputs[:_MAX_ITEMS]
+        if not self.viewer.may_read(self.namespace):  # the paths contain keys of the values
+            inputs = tuple(dict.fromkeys(path.partition("/")[0] for path in inputs))
         return {
             "path": value.base,
             "tool": source.tool,
             "upstream": source.upstream,
-            "inputs": list(source.inputs[:_MAX_ITEMS]),
+            "inputs": inputs,
             "kind": value.kind,
             "media_type": self._redact(value).media_type,
             "bytes": value.shown_size,

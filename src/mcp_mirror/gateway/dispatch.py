@@ -26,6 +26,7 @@ from mcp_mirror.gateway.call import Call, answer_errors
 from mcp_mirror.gateway.context_budgets import ConversationKey
 from mcp_mirror.gateway.gateway import Gateway
 from mcp_mirror.gateway.input_required import build_input_required_reply, check_round
+from mcp_mirror.gateway.linked_resources import LINK, MAX_SEARCHED_BYTES
 from mcp_mirror.gateway.results import CallResult, ResultProcessor, convert_refusal, hide_error
 from mcp_mirror.gateway.routing import find_entry, find_tools, route
 from mcp_mirror.gateway.script_calls import ScriptCalls
@@ -155,17 +156,23 @@ class Dispatcher:
         reply = await results.reply(options, processed)
         if call.script is not None:
             return reply
-        self._note_unstored(call, processed)  # the model sees the reply
+        self._note_result(call, processed)  # the model sees the reply
         return reply if call.trace.path_slugs is None else await self._pointers.name_embedded_path(call, reply)
 
-    def _note_unstored(self, call: Call, processed: CallResult) -> None:
-        """Note a result that was shown whole and not stored: errors of invented paths quote a short one."""
+    def _note_result(self, call: Call, processed: CallResult) -> None:
+        """Note the links of a result, and one that was shown whole and not stored.
+
+        Errors of invented paths quote a short one.
+        """
+        content = processed.result.members.get("content", b"")
+        if len(content) <= MAX_SEARCHED_BYTES and LINK in bytes(content):
+            self._gateway.linked_resources.note(call.namespace, call.trace.upstream, content)
         if call.trace.path or processed.is_hidden or processed.result.captured.is_error:
             self._unstored.pop(_name_conversation(call), None)
             return
         if len(self._unstored) >= _MAX_CONVERSATIONS:
             self._unstored.clear()
-        conversation, content = _name_conversation(call), processed.result.members.get("content", b"")
+        conversation = _name_conversation(call)
         # Several clients of a principal over HTTP without sessions and conversations have one key.
         is_known = conversation[1] is not None or call.channel.caller.client_headers is None
         quoted = bytes(content) if is_known and len(content) <= _MAX_QUOTED else b""

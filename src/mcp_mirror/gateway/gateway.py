@@ -9,6 +9,7 @@ from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.core.replies import ToolResult
 from mcp_mirror.gateway.call import Call, RuntimeState
 from mcp_mirror.gateway.context_budgets import Conversation
+from mcp_mirror.gateway.linked_resources import LinkedResources
 from mcp_mirror.gateway.tool_search import CALL_TOOL, ToolListing, choose_listing, complete_name, unwrap_call
 from mcp_mirror.memory.code.sandbox import Sandbox
 from mcp_mirror.memory.memory import Memory, MemoryServices
@@ -60,6 +61,7 @@ class Gateway:
     suspended_scripts: SuspendedCalls[tuple[ToolResult, CallTrace]]
     """Scripts that wait for the answer of a user whose client repeats the call with it, each with the trace of the call
     that began it."""
+    linked_resources: LinkedResources = field(init=False, default_factory=LinkedResources)
     state: RuntimeState = field(init=False)
     """The configuration, catalogs and pipeline, all that a reload replaces. Set before the first call: the pipeline's
     innermost step refers to this object."""

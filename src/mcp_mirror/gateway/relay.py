@@ -15,7 +15,7 @@ import mcp_types as types
 import msgspec
 from mcp.shared.uri_template import UriTemplate
 
-from mcp_mirror.callers import Caller, ClientChannel
+from mcp_mirror.callers import OWN_UPSTREAM, Caller, ClientChannel
 from mcp_mirror.core.merged_lists import (
     KINDS,
     IsReserved,
@@ -61,6 +61,7 @@ _ITEM_BLOCKS: Final = 3
 _MAX_KEPT_LISTS: Final = 10_000
 _MAX_KEPT_NAMES: Final = 200_000
 """Last merged lists, and the names in them, of all callers together. Above these limits the oldest are dropped."""
+_NO_COMPLETION: Final = {"completion": b'{"values":[]}'}
 _MATCH_SECONDS: Final = 1.0
 """Seconds in which templates are compared with one URI: each may have hundreds of variables."""
 
@@ -239,15 +240,21 @@ class Relay(msgspec.Struct):
         """Return completions for an argument of the prompt or resource template that the parameter `ref` names."""
         if ref.get("type") == "ref/prompt":
             key, origin = "name", await self._find_prompt(str(ref.get("name")), request.channel)
+        elif self.owns(uri := str(ref.get("uri")), request.channel.caller):  # upstreams must not learn paths
+            return RelayedResult(_NO_COMPLETION, ResourceOrigin(OWN_UPSTREAM, uri))
         else:
-            key, origin = "uri", await self.find_resource(str(ref.get("uri")), request.channel)
+            key, origin = "uri", await self.find_resource(uri, request.channel)
         if not self.gateway.may_show(origin.upstream):
-            return RelayedResult({"completion": b'{"values":[]}'}, origin)
+            return RelayedResult(_NO_COMPLETION, origin)
         renamed = {**request.params, "ref": msgspec.json.encode({**ref, key: origin.key})}
         outbound = _build_upstream_request(
             "completion/complete", {}, RelayRequest(request.channel, renamed, request.meta)
         )
         return RelayedResult(await self._send(origin.upstream, outbound, request.channel, None), origin)
+
+    def owns(self, uri: str, caller: Caller) -> bool:
+        """Whether a URI of a caller is that of a resource or template of the gateway itself."""
+        return self.gateway.has_resources(caller) and self.gateway.owns_uri(uri)
 
     async def find_resource(self, uri: str, channel: ClientChannel) -> ResourceOrigin:
         """Return the likeliest origin of a resource."""
@@ -281,14 +288,17 @@ class Relay(msgspec.Struct):
         raise RefusedError(f"Unknown prompt {name[:200]!r}. Take a name from prompts/list.", types.INVALID_PARAMS)
 
     async def _find_possible_origins(self, uri: str, channel: ClientChannel) -> Sequence[ResourceOrigin]:
-        """The possible origins of a resource, the likeliest first."""
+        """The possible origins of a resource, the likeliest first. No upstream gets a URI of the gateway itself."""
+        if self.gateway.owns_uri(uri):
+            return ()
         caller = channel.caller
         offering = [upstream.policy.name for upstream in self._select_upstreams("resources", caller)]
         if len(offering) > 1:
-            for kind in _RESOURCE_KINDS:
-                is_known = (kind, self._get_view(caller)) in self._origins
-                if not is_known and await self._find_listed_origin(uri, caller) is None:
-                    await self.list_all(kind, channel)
+            await self._list_resources(uri, channel)
+        linked = self.gateway.linked_resources.find_upstream(caller.namespace, uri)
+        if linked in offering and uri not in self._get_last_list("resources", caller):
+            offering.sort(key=lambda name: name != linked)
+            return tuple(ResourceOrigin(name, uri) for name in offering)
         if listed := await self._find_listed_origin(uri, caller):
             return (listed,)
         scheme, _, rest = uri.partition("+")
@@ -296,6 +306,13 @@ class Relay(msgspec.Struct):
             if rest and scheme == build_scheme(name):
                 return (ResourceOrigin(name, rest),)
         return tuple(ResourceOrigin(name, uri) for name in offering)
+
+    async def _list_resources(self, uri: str, channel: ClientChannel) -> None:
+        """Fetch the lists that a caller has not fetched yet, until one of them names the upstream of a resource."""
+        for kind in _RESOURCE_KINDS:
+            is_known = (kind, self._get_view(channel.caller)) in self._origins
+            if not is_known and await self._find_listed_origin(uri, channel.caller) is None:
+                await self.list_all(kind, channel)
 
     async def _find_listed_origin(self, uri: str, caller: Caller) -> ResourceOrigin | None:
         """The origin of a URI that is listed or matches a listed template."""
@@ -370,16 +387,17 @@ def _build_upstream_request(method: str, renamed: Mapping[str, str], request: Re
 def _match_templates(templates: Mapping[str, ResourceOrigin], uri: str) -> ResourceOrigin | None:
     """Return the origin of a URI that matches a template; None for other URIs, and after `_MATCH_SECONDS`.
 
-    An upstream may list a hundred thousand templates. For None, the gateway asks each of the upstreams.
+    Of several templates, the one with the longest beginning without a variable matches: another upstream may list a
+    template of all URIs. An upstream may list a hundred thousand. For None, the gateway asks each of the upstreams.
     """
     deadline = monotonic() + _MATCH_SECONDS
-    for template, origin in templates.items():
-        if not uri.startswith(template.partition("{")[0]):
-            continue
+    possible = [template for template in templates if uri.startswith(template.partition("{")[0])]
+    for template in sorted(possible, key=lambda one: one.find("{"), reverse=True):
         if monotonic() > deadline:
             break
         with suppress(ValueError):  # it is not a template
             if UriTemplate.parse(template).match(uri) is not None:
+                origin = templates[template]
                 return ResourceOrigin(origin.upstream, uri.removeprefix(template.removesuffix(origin.key)))
     return None
 

@@ -183,7 +183,8 @@ class ResultProcessor(msgspec.Struct, frozen=True):
             if result.captured.value is not None:
                 return build_path_reply(result, options.bases.value)
             return {"content": b"[]", "isError": b"true" if result.captured.is_error else b"false"}
-        reply = build_reply(result, options.bases.value if call.config.mirror.resource_links else None)
+        is_linked = call.config.mirror.resource_links and self.gateway.has_resources(call.caller)
+        reply = build_reply(result, options.bases.value if is_linked else None)
         return reply if await self._reserve_share(reply) else build_path_reply(result, options.bases.value)
 
     async def reply_unstored(self, processed: CallResult, error: StoreError) -> ToolResult:

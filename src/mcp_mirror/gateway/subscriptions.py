@@ -78,13 +78,16 @@ class Subscriptions:
     async def subscribe(self, channel: ClientChannel, uri: str, subscriber: Hashable, listener: UpdateListener) -> None:
         """Pass each update of a resource to a listener from now on.
 
-        `uri` is the resource as the client knows it. `subscriber` identifies the subscription in later calls.
+        `uri` is the resource as the client knows it. `subscriber` identifies the subscription in later calls. There are
+        no updates of the gateway's own resources, whose URIs no upstream gets: stored values never change.
 
         Raises:
             ToolError: The client has too many subscriptions.
             UpstreamError: The upstream refused, is not connected, or does not exist.
         """
         namespace = channel.caller.namespace
+        if self._relay.owns(uri, channel.caller):
+            return
         if subscriber not in self._subscribers and self._counts[namespace] >= self._limit:
             raise ToolError(
                 f"This client has {self._limit:,} resource subscriptions, as many as "
@@ -139,7 +142,7 @@ class Subscriptions:
             UpstreamError: The upstream refused.
         """
         async with self._take_turn(subscriber, channel.caller.namespace) as keys:
-            if not keys:
+            if not keys and not self._relay.owns(uri, channel.caller):
                 await self._relay.find_resource(uri, channel)
             for subscription in self._remove_all(subscriber):
                 await self._end(subscription, channel)

@@ -253,7 +253,7 @@ class Handlers(msgspec.Struct):
         uri, request = str(params.uri), self._relay_request(context, params.request_state)
         caller = request.channel.caller
         await self._wait_for_upstreams(context)
-        if self.gateway.has_resources(caller) and self.gateway.owns_uri(uri):
+        if self.relay.owns(uri, caller):
             reply = await self._read_own(uri, context, caller)
         elif not self.relay.offers("resources", caller):
             raise resource_not_found(uri, request.channel)

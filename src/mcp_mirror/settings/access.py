@@ -142,7 +142,8 @@ def is_public(address: str) -> bool:
     found = ip_address(address.partition("%")[0])
     if isinstance(found, IPv6Address):
         inner = found.ipv4_mapped or found.sixtofour or (found.teredo[1] if found.teredo else None)
-        if inner is None and any(found in network for network in _IPV4_PREFIXES):
+        is_translated = found in _LOCAL_TRANSLATION and not (int(found) >> 32) & 0xFFFFFFFF
+        if inner is None and (is_translated or any(found in network for network in _IPV4_PREFIXES)):
             inner = IPv4Address(int(found) & 0xFFFFFFFF)
         if inner is not None:
             return is_public(str(inner))
@@ -163,9 +164,12 @@ def is_local_host(host: str) -> bool:
     return True
 
 
-_IPV4_PREFIXES: Final = (ip_network("64:ff9b::/96"), ip_network("64:ff9b:1::/48"), ip_network("::/96"))
-"""Prefixes whose last 32 bits are an IPv4 address (RFC 6052, RFC 8215, RFC 4291)."""
-_RESERVED: Final = tuple(map(ip_network, ("192.0.0.0/24", "fec0::/10", "3fff::/20", "5f00::/16")))
+_IPV4_PREFIXES: Final = tuple(map(ip_network, ("64:ff9b::/96", "::ffff:0:0:0/96", "::/96")))
+"""Prefixes whose last 32 bits are an IPv4 address (RFC 6052, RFC 2765, RFC 4291)."""
+_LOCAL_TRANSLATION: Final = ip_network("64:ff9b:1::/48")
+"""Addresses of a network's own translators (RFC 8215). The IPv4 address is in the last 32 bits if the 32 bits before it
+are zero; else a translator with a shorter prefix may read another one in the middle."""
+_RESERVED: Final = tuple(map(ip_network, ("192.0.0.0/24", "64:ff9b:1::/48", "fec0::/10", "3fff::/20", "5f00::/16")))
 """Networks of protocols, sites, documentation and segment routing that the `ipaddress` of some Pythons calls global."""
 _AZURE_HOST: Final = IPv4Address("168.63.129.16")
 """The host of an Azure machine has this global address, at which it serves its machines settings and certificates."""

@@ -75,11 +75,16 @@ class InflightRequests:
         self._make_queue = make_queue
         self._by_token: dict[str, InflightRequest] = {}
         """Oldest first."""
+        self._namespaces: set[str] = set()
+        """The principals of all requests so far: a server may send messages about a request that has ended."""
+        self._has_hidden_rest = False
+        """The server may still work on a request whose values are hidden, although its caller waits no longer."""
 
     def track(
         self, token: str, channel: ClientChannel, timeout: PausableTimeout, *, resets_timeout: bool
     ) -> InflightRequest:
         """Route messages about a request to its caller for the duration of the context."""
+        self._namespaces.add(channel.caller.namespace)
         return InflightRequest(channel, timeout, resets_timeout, token, self._by_token, self._make_queue)
 
     def get(self, token: str) -> InflightRequest | None:
@@ -89,14 +94,15 @@ class InflightRequests:
     def find(self, message: ServerMessage) -> InflightRequest | None:
         """Return the request that a message is about: by its stream, else one of the only caller's requests.
 
-        Of several, return the one with the fewest requests of the server, of those that the client waits for: a client
-        gives up a call that needs many input rounds. If the client waits for none, return the latest: it may never
-        come back to an earlier one.
+        A connection that several principals have used has no only caller. Of several requests, return the one with the
+        fewest requests of the server, of those that the client waits for: a client gives up a call that needs many
+        input rounds. If the client waits for none, return the latest: it may never come back to an earlier one.
         """
         if message.about is not None:
             return self._by_token.get(message.about)
         requests = list(self._by_token.values())
-        if len({one.channel.caller.identity for one in requests}) != 1:
+        callers = {one.channel.caller.identity for one in requests}
+        if len(callers) != 1 or len(self._namespaces) != 1:
             return None
         return min(self._list_awaited(), key=attrgetter("server_requests"), default=requests[-1])
 
@@ -108,9 +114,15 @@ class InflightRequests:
         candidates = self._list_awaited() or self._by_token.values()
         return min(candidates, key=attrgetter("server_requests"), default=None)
 
+    def note_abandoned(self, channel: ClientChannel | None) -> None:
+        """Note that the caller of a request waits no longer, and that the server has not answered it."""
+        self._has_hidden_rest = self._has_hidden_rest or is_filtered(channel)
+
     def may_be_hidden(self, message: ServerMessage) -> bool:
         """Whether a message that names no request may be about one whose values are hidden."""
-        return message.about is None and any(is_filtered(one.channel) for one in self._by_token.values())
+        if message.about is not None:
+            return False
+        return self._has_hidden_rest or any(is_filtered(one.channel) for one in self._by_token.values())
 
     def _list_awaited(self) -> list[InflightRequest]:
         """Return the requests that their clients wait for, oldest first."""

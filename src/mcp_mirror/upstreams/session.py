@@ -241,6 +241,7 @@ class UpstreamSession:
             timeout.close()
             self._bypass.close(pending)
             if pending.is_abandoned:
+                self._dispatcher.inflight.note_abandoned(channel)
                 await self._hold_place(pending, channel)
         self._check_is_final(response)
         return response

@@ -1,6 +1,6 @@
 """An upstream of the 2025 version over stdio that lists many resources and templates, and reads every URI.
 
-With the argument `variables`, each of its templates has a hundred variables.
+With the argument `variables`, each of its templates has a hundred variables. Any other argument is its only template.
 """
 
 import json
@@ -28,11 +28,15 @@ if sys.argv[1:] == ["variables"]:
     LISTS["resources/templates/list"] = {
         "resourceTemplates": [{"uriTemplate": f"{VARIABLES}{index}", "name": "t"} for index in range(COUNT // 2)]
     }
+elif sys.argv[1:]:
+    LISTS["resources/list"] = {"resources": []}
+    LISTS["resources/templates/list"] = {"resourceTemplates": [{"uriTemplate": sys.argv[1], "name": "t"}]}
 
 
 def answer(method: str, params: dict[str, Any]) -> object:
     if method == "resources/read":
-        return {"contents": [{"uri": params["uri"], "text": f"read {params['uri']}"}]}
+        text = " ".join(["read", params["uri"], *(f"by {one}" for one in sys.argv[1:] if one != "variables")])
+        return {"contents": [{"uri": params["uri"], "text": text}]}
     return LISTS.get(method, {})
 
 

@@ -88,6 +88,8 @@ class Gate:
         self._clock = clock
         self._proofs = ProofVerifier(time.time)
         self._issuers = Issuers((), clock)
+        self._streams: dict[anyio.Event, tuple[Principal, Scope]] = {}
+        """The open listen streams, by the event that ends each of them."""
         self._read_policy = read_policy
         self._apply_policy(read_policy())
 
@@ -95,6 +97,18 @@ class Gate:
         self._policy = policy
         self._issuers = Issuers(policy.issuers, self._clock, self._issuers)
         self._metadata, self._metadata_url = _build_metadata(policy)
+        for ended, (principal, scope) in self._streams.items():
+            if not self._admits(principal, scope):
+                ended.set()
+
+    def _admits(self, principal: Principal, scope: Scope) -> bool:
+        """Whether the policy still gives the token of an open stream the same rights."""
+        if principal.expires is None:
+            _, token = _read_credentials(Request(scope).headers["authorization"])
+            is_known = find_principal(token, self._policy.tokens, self._policy.scopes) == principal
+        else:
+            is_known = principal.issuer in {one.issuer for one in self._policy.issuers}
+        return is_known and principal.scopes.issuperset(self._policy.scopes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or reject it."""
@@ -117,22 +131,26 @@ class Gate:
                 )
 
     async def _serve(self, principal: Principal, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve an admitted request. A listen stream ends when the token expires; calls continue to their end."""
-        if principal.expires is None or not is_listen_request(scope):
+        """Serve an admitted request. A listen stream ends when its token is not valid any more; calls continue."""
+        if not is_listen_request(scope):
             await self._app(scope, receive, send)
             return
-        expired = anyio.Event()
-        timer = asyncio.get_running_loop().call_later(principal.expires - time.time(), expired.set)
+        ended = anyio.Event()
+        timer = None
+        if principal.expires is not None:
+            timer = asyncio.get_running_loop().call_later(principal.expires - time.time(), ended.set)
+        self._streams[ended] = principal, scope
         try:
-            await ListenStream(receive, send, expired).serve(self._app, scope)
+            await ListenStream(receive, send, ended).serve(self._app, scope)
         finally:
-            timer.cancel()
+            del self._streams[ended]
+            if timer is not None:
+                timer.cancel()
 
     async def _authenticate(self, request: Request) -> Principal | JSONResponse:
         """Return the principal of a request, or the response that rejects it."""
         headers = request.headers.getlist("authorization")
-        name, _, credentials = (headers or [""])[0].partition(" ")
-        scheme, token = _SCHEMES.get(name.lower()), credentials.strip()
+        scheme, token = _read_credentials((headers or [""])[0])
         if _read_parameter_names(request) & _TOKEN_PARAMETERS or len(headers) > 1:
             return self._reject(_MISPLACED_TOKEN, scheme)
         if scheme is None or not token:
@@ -180,6 +198,12 @@ class Gate:
         }
         fields = ", ".join(f'{name}="{value}"' for name, value in parameters.items() if value)
         return f"{scheme} {fields}".rstrip()
+
+
+def _read_credentials(header: str) -> tuple[str | None, str]:
+    """Return the scheme of an Authorization header, None for an unknown one, and the token."""
+    name, _, credentials = header.partition(" ")
+    return _SCHEMES.get(name.lower()), credentials.strip()
 
 
 def _read_parameter_names(request: Request) -> set[str]:
