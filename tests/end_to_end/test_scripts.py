@@ -447,7 +447,7 @@ async def store_unusual(mirror: Mirror, value: Any) -> str:
     memory = mirror._require_running().application.gateway.memory  # noqa: SLF001  # a value that clients cannot write
     base, origin = f"memory_put-{uuid4()}", Provenance("mcp-mirror", "test", "")
     await memory.services.writer.store_values(
-        "local", origin, {base: json.dumps({"part": value}).encode()}, memory.estimate
+        "local", origin, {base: json.dumps({"part": value}).encode()}, memory.estimate, {}
     )
     return f"{base}/part"
 

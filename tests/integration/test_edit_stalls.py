@@ -57,7 +57,7 @@ def test_an_edit_of_very_many_places_does_not_stall_other_calls(text: str, tmp_p
                     flows=Flows(),
                 )
                 provenance = Provenance("up", "read", "0" * 64)
-                await writer.store_values("me", provenance, {BASE: json.dumps(text).encode()}, estimate_tokens)
+                await writer.store_values("me", provenance, {BASE: json.dumps(text).encode()}, estimate_tokens, {})
                 measure_stalls()
                 arguments = {"memory_path": BASE, "old_text": "a", "new_text": "bc", "all": True}
                 (block,) = await TOOLS["memory_edit"].call(memory, "me", json.dumps(arguments).encode())
