@@ -150,9 +150,10 @@ def read_embedded_file(blob: Buffer) -> Buffer:
     return read_json_container(decode_string(literal)) or literal
 
 
-def read_text_container(blob: Buffer) -> bytes | None:
-    """Return a text that is an object or array, also as Python prints it, as JSON text; None for any other value."""
-    return read_container(decode_string(blob)) if bytes(blob[:1]) == b'"' else None
+def read_content(blob: Buffer) -> Buffer:
+    """As `read_embedded_file`; a text that is an object or array, also as Python prints it, is parsed too."""
+    content = read_embedded_file(blob)
+    return (bytes(content[:1]) == b'"' and read_container(decode_string(content))) or content
 
 
 def describe_text(name: str, blob: Buffer, *, only_csv: bool = False) -> str | None:
@@ -318,8 +319,7 @@ async def _parse_literals(values: Mapping[Pointer, Resolved], principal: str) ->
     blobs = {value.path: value.blob for value in values.values()}
 
     def parse() -> dict[Pointer, Resolved]:
-        contents = {path: read_embedded_file(blob) for path, blob in blobs.items()}
-        parsed = {path: read_text_container(content) or content for path, content in contents.items()}
+        parsed = {path: read_content(blob) for path, blob in blobs.items()}
         return {pointer: msgspec.structs.replace(value, blob=parsed[value.path]) for pointer, value in values.items()}
 
     return await run_by_size(sum(map(len, blobs.values())), parse, principal=principal)
