@@ -16,7 +16,7 @@ from mcp_mirror.paths import MemoryPath, parse_path, strip_wrapping
 from mcp_mirror.payload.json_spans import items, kind_at, members, trim
 from mcp_mirror.query.texts import is_text, locate_text
 from mcp_mirror.security.flows import Flows
-from mcp_mirror.security.sanitize import as_json_string
+from mcp_mirror.security.sanitize import as_expression_key
 from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer, Descriptor, JsonToken, Kind, Member, Segments, Span
@@ -170,7 +170,7 @@ def advise_query(blob: Buffer, path: MemoryPath, wanted: frozenset[str], *, has_
     if not arrays:
         return None
     key = max(arrays, key=lambda member: member.span.length).key
-    expression = key if key.isidentifier() and key.isascii() else as_json_string(key, _MAX_KEY)
+    expression = as_expression_key(key, _MAX_KEY)
     return f"It contains JSON: pass the result of memory_query with the `expression` {expression}."
 
 
