@@ -881,6 +881,9 @@ def test_errors_are_bounded() -> None:
     wide = [{f"column_{number}": "x" for number in range(1000)}]
     assert len(failure("SELECT nope FROM o", o=wide).message) < 1800
     assert len(failure("SELECT error(repeat('x', 100000))", o=wide).message) < 450
+    key = "k" * 5_000
+    assert len(failure("SELECT id FROM o", o=json.dumps({key: [{"id": 1}], "n": 1})).message) < 2500
+    assert len(failure("SELECT id FROM o", o=[{key: '{"id": 1}'}]).message) < 2500
 
 
 def test_a_large_result_is_written_to_its_file(tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ _MISSING_TABLE: Final = 'Referenced table "'
 _UNCONVERTED: Final = lazy_pattern(r"Could not convert string '([^']*)'")
 """The text in errors such as `Could not convert string 'NA' to INT64`."""
 _ERROR_CHARACTERS: Final = 400
+_REASON_CHARACTERS: Final = 800
 _SCHEMA_CHARACTERS: Final = 1200
 _TYPE_CHARACTERS: Final = 80
 _CONFIG: Final[Mapping[str, Any]] = {
@@ -321,7 +322,7 @@ def _explain_name(
     if not reason and (key := missing or _MISSING_FIELD.search(message)):
         explained = (_explain_json(database, name, tables[name], key[1], is_text=name in texts) for name in tables)
         reason = next(filter(None, explained), "")
-    return sanitize(reason)
+    return sanitize(shorten(reason, _REASON_CHARACTERS))
 
 
 def _explain_json(
