@@ -45,6 +45,8 @@ _MAX_FIELDS: Final = 20
 """Fields of a value that an error names."""
 _MAX_FIELD: Final = 60
 """Characters of a field's name in an error."""
+_MAX_ADVICE: Final = 400
+"""Characters of the place of rows or a text in an error."""
 _START: Final = 64
 """Bytes of a text that show whether it begins as JSON."""
 
@@ -228,7 +230,7 @@ def describe_keys(name: str, blob: Buffer) -> str | None:
     if is_array:
         return f"{name} has the fields {keys}"
     advice = _locate_rows(name, blob, members) if name.isidentifier() else ""
-    return f"{name} is one object with the keys {keys}{advice}"
+    return f"{name} is one object with the keys {keys}{advice if len(advice) <= _MAX_ADVICE else ''}"
 
 
 def _locate_rows(name: str, blob: Buffer, members: Sequence[Member]) -> str:
