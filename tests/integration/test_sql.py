@@ -882,6 +882,7 @@ def test_errors_are_bounded() -> None:
     assert len(failure("SELECT nope FROM o", o=wide).message) < 1800
     assert len(failure("SELECT error(repeat('x', 100000))", o=wide).message) < 450
     key = "k" * 5_000
+    assert f'rows in its column "{key[:80]}...": ' in failure("SELECT id FROM o", o={key: [{"id": 1}], "n": 1}).message
     assert len(failure("SELECT id FROM o", o=json.dumps({key: [{"id": 1}], "n": 1})).message) < 2500
     assert len(failure("SELECT id FROM o", o=[{key: '{"id": 1}'}]).message) < 2500
 

@@ -233,7 +233,7 @@ def _find_problem_in(node: Mapping[str, Any], known: set[str], tables: Sequence[
 
 
 def _quote(name: str) -> str:
-    return f'"{sanitize(name[:80])}"'
+    return f'"{sanitize(shorten(name, 80))}"'
 
 
 def _load(database: "DuckDBPyConnection", table: TableSource, blob: Buffer) -> None:
