@@ -1,7 +1,6 @@
 """Tables of pandas, polars and pyarrow as results of functions: `make dataframes` installs these libraries."""
 
 import asyncio
-import json
 import time
 from datetime import date, datetime
 from decimal import Decimal
@@ -9,27 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from converted_results import result, schema
 
 from mcp_mirror import Mirror
-from mcp_mirror.functions.results import convert_result
 
 pd = pytest.importorskip("pandas")
 pl = pytest.importorskip("polars")
 pa = pytest.importorskip("pyarrow")
 
 ROWS = 1_000_000
-
-
-def members(value: object) -> dict[str, Any]:
-    return {key: json.loads(bytes(raw)) for key, raw in convert_result(value).items()}
-
-
-def result(value: object) -> Any:
-    return members(value)["structuredContent"]["result"]
-
-
-def schema(value: object) -> Any:
-    return members(value)["_meta"]["mcp-mirror/schema"]
 
 
 def test_every_type_of_a_pandas_column_is_json() -> None:

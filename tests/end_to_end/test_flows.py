@@ -367,7 +367,7 @@ async def test_every_store_keeps_the_labels(
 async def test_a_value_from_before_there_were_labels_is_taken_for_the_worst(desk: Any) -> None:
     async with desk(STRICT) as user:
         base, writer = f"say-{uuid.uuid4()}", user.application.gateway.services.writer
-        await writer.store_values(LOCAL, Provenance("crm", "say", ""), {base: b'{"a": 1}'}, estimate_tokens)
+        await writer.store_values(LOCAL, Provenance("crm", "say", ""), {base: b'{"a": 1}'}, estimate_tokens, {})
         assert await user.labels(base) == {}
         assert "it is untrusted" in await user.refused("mail_hear_mirrored", x=base)
         text = await user.text("memory_describe", memory_path=base)

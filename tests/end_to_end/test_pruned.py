@@ -41,7 +41,7 @@ async def test_a_twin_takes_pruned_values_by_path_key_path_and_whole_stub(
             memory: dict[str, bytes] = {}
             stub = prune_messages(MESSAGES, 0, "openai", memory).messages[2]["content"]
             writer = ValueWriter(store, policy, time.time)
-            await writer.store_values("local", Provenance("mcp-mirror", "prune", ""), memory, estimate_tokens)
+            await writer.store_values("local", Provenance("mcp-mirror", "prune", ""), memory, estimate_tokens, {})
         [path] = memory
         received = await client.text("hear_mirrored", {"all": path, "name": f"{path}/name", "pasted": stub})
         assert json.loads(received)["params"]["arguments"] == {"all": ROWS, "name": "today's", "pasted": ROWS}

@@ -6,11 +6,10 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from flow_user import PATH, SECRET, STRICT, path_in, upstream
+from flow_user import HIDING, PATH, SECRET, STRICT, path_in, upstream
 
 from mcp_mirror.callers import LOCAL
 from mcp_mirror.memory.resources import list_values
-from mcp_mirror.memory.tools.lookup import find_value
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,14 +18,7 @@ if TYPE_CHECKING:
 
 pytest.importorskip("pydantic_monty")
 
-HIDING = {"model": {"accepts": {"confidentiality": "internal"}}}
-"""The model may not see what is private, such as values of `crm`."""
 ALL = {"tools": "all"}
-
-
-async def stored(user: Desk, path: str) -> Any:
-    found = await find_value(user.application.gateway.memory, LOCAL, path, "test", to=None)
-    return json.loads(bytes(found.blob))
 
 
 async def run(user: Desk, code: str, **inputs: Any) -> str:
@@ -122,7 +114,7 @@ async def test_an_error_that_quotes_a_value_has_the_labels_of_it(desk: Any, tmp_
         assert "may not go to upstream 'mail'" in await run(user, code)
         quoted = code.rpartition("\n")[0] + "\n[y] * 1000"
         made = path_in(await run(user, quoted))
-        assert SECRET in json.dumps(await stored(user, made))
+        assert SECRET in json.dumps(await user.stored(made))
         assert "crm" in (await user.labels(made))["sources"].split(",")
         assert user.calls("mail") == 0
 
@@ -183,10 +175,10 @@ async def test_a_hidden_result_hides_the_whole_script(desk: Any) -> None:
         code = f"print('before')\nx = await tools.crm_say_mirrored(result={result!r})\nprint(x)\nx['secret']"
         text = await run(user, code)
         assert PATH.fullmatch(text.strip())
-        assert await stored(user, text.strip()) == SECRET
+        assert await user.stored(text.strip()) == SECRET
         failing = await run(user, code.replace("x['secret']", "x['nothing']"))
         assert PATH.fullmatch(failing.strip())
-        assert (await stored(user, failing.strip()))["error"] == "KeyError: nothing"
+        assert (await user.stored(failing.strip()))["error"] == "KeyError: nothing"
 
 
 async def test_what_is_listed_of_hidden_values_does_not_depend_on_them(desk: Any) -> None:
@@ -212,7 +204,7 @@ async def test_a_hidden_value_that_cannot_be_stored_looks_like_any(desk: Any, co
         reply = await user.reply("memory_run", code=code, inputs={"x": path})
         assert not reply.is_error, reply.text
         assert PATH.fullmatch(reply.text.strip()), reply.text
-        assert ("error" in await stored(user, reply.text.strip())) is (code != "'a'")
+        assert ("error" in await user.stored(reply.text.strip())) is (code != "'a'")
 
 
 async def test_mistakes_are_shown_because_they_do_not_depend_on_values(desk: Any) -> None:
@@ -238,7 +230,7 @@ async def test_of_a_value_without_preview_no_part_is_shown(shared_desk: Any, cod
         assert "has no preview" in reply.text
     else:
         made = path_in(reply.text.replace(path, ""))
-        assert SECRET in json.dumps(await stored(user, made))
+        assert SECRET in json.dumps(await user.stored(made))
 
 
 async def test_a_result_without_preview_ends_previews_of_later_calls(desk: Any) -> None:

@@ -447,7 +447,7 @@ async def store_unusual(mirror: Mirror, value: Any) -> str:
     memory = mirror._require_running().application.gateway.memory  # noqa: SLF001  # a value that clients cannot write
     base, origin = f"memory_put-{uuid4()}", Provenance("mcp-mirror", "test", "")
     await memory.services.writer.store_values(
-        "local", origin, {base: json.dumps({"part": value}).encode()}, memory.estimate
+        "local", origin, {base: json.dumps({"part": value}).encode()}, memory.estimate, {}
     )
     return f"{base}/part"
 
@@ -659,6 +659,8 @@ async def test_a_missing_key_names_the_fields_of_inputs_and_results(mirror: Mirr
     assert "has the fields" not in reply.text  # a text, and numbers
     reply = await mirror.run("found['id']", {"found": {f"key {number:03}{'x' * 90}": 1 for number in range(50)}})
     assert f"key 019{'x' * 53}." in reply.text
+    reply = await mirror.run("found['id']", {"found": {"k" * 500: [{"id": 1}]}})
+    assert f"\nfound is one object with the keys {'k' * 60}.\nCall" in reply.text
     reply = await mirror.run("x = await tools.list_orders(limit=2)\nx[0]['name']")
     assert f"KeyError: name\nthe result of list_orders has the fields {', '.join(ORDERS[0])}.\nCall" in reply.text
     reply = await mirror.run("{}['id']")

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from flow_user import PATH, SECRET, SELF, STRICT, path_in
+from flow_user import HIDING, PATH, SECRET, SELF, STRICT, path_in
 from samples import sample
-
-from mcp_mirror.callers import LOCAL
-from mcp_mirror.memory.tools.lookup import find_value
 
 if TYPE_CHECKING:
     from flow_user import Desk
 
 pytest.importorskip("duckdb")
 
-HIDING = {"model": {"accepts": {"confidentiality": "internal"}}}
-"""The model may not see what is private, such as values of `crm`."""
 PRIVATE = [{"name": SECRET, "n": 1, SECRET: 2}] * 3
 PUBLIC = [{"name": "page", "n": 1}]
-
-
-async def stored(user: Desk, path: str) -> Any:
-    found = await find_value(user.application.gateway.memory, LOCAL, path, "test", to=None)
-    return json.loads(bytes(found.blob))
 
 
 async def say(user: Desk, name: str, value: object) -> str:
@@ -111,9 +100,9 @@ async def test_the_result_of_a_hidden_value_goes_where_the_value_may_go(desk: An
     async with desk(STRICT, flows=HIDING) as user:
         path = await say(user, "crm", PRIVATE)
         text = await user.text("memory_query", sql="SELECT name FROM x LIMIT 1", inputs={"x": path})
-        assert await stored(user, text.strip()) == [{"name": SECRET}]
+        assert await user.stored(text.strip()) == [{"name": SECRET}]
         failed = await user.text("memory_query", sql="SELECT name::INTEGER FROM x", inputs={"x": path})
-        assert SECRET in (await stored(user, failed.strip()))["error"]
+        assert SECRET in (await user.stored(failed.strip()))["error"]
         assert "may not go to" in await user.refused("mail_hear_mirrored", x=text.strip())
 
 
@@ -163,7 +152,7 @@ async def test_of_a_value_without_preview_no_part_is_shown(shared_desk: Any, sql
         assert "has no preview" in reply.text
         assert "Exception" in reply.text
     else:
-        assert isinstance(await stored(user, path_in(reply.text)), list)
+        assert isinstance(await user.stored(path_in(reply.text)), list)
 
 
 async def test_a_broken_value_without_preview_is_not_quoted(desk: Any) -> None:

@@ -14,6 +14,7 @@ from mcp_mirror.app import Application, open_application
 from mcp_mirror.callers import LOCAL, Caller, NullChannel
 from mcp_mirror.config import load_config
 from mcp_mirror.functions.reply import Reply, read_reply
+from mcp_mirror.memory.tools.lookup import find_value
 from mcp_mirror.types import Descriptor
 
 RAW: Final = str(Path(__file__).parents[1] / "end_to_end" / "servers" / "raw.py")
@@ -63,6 +64,11 @@ class Desk:
         assert isinstance(known, Descriptor)
         return known.labels
 
+    async def stored(self, path: str) -> Any:
+        """Read a value that the model may not see, too."""
+        found = await find_value(self.application.gateway.memory, LOCAL, path, "test", to=None)
+        return json.loads(bytes(found.blob))
+
     def calls(self, name: str) -> int:
         log = self.folder / f"{name}.log"
         return log.read_text().count(" tools/call\n") if log.exists() else 0
@@ -81,6 +87,8 @@ STRICT: Final = {
 }
 SELF: Final = {"model": {"labels": {"integrity": "trusted", "confidentiality": "public"}}}
 """The model's own text is trusted and public."""
+HIDING: Final = {"model": {"accepts": {"confidentiality": "internal"}}}
+"""The model may not see what is private, such as values of `crm`."""
 
 
 @asynccontextmanager

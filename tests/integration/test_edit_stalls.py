@@ -1,5 +1,6 @@
 """Edits with very many replacements run beside other calls."""
 
+import asyncio
 import json
 import sys
 from contextlib import aclosing
@@ -36,7 +37,6 @@ BASE = "read-9c1d4f0e-6a55-4b8e-9d0a-0f3b2f6f6a11"
     "text", ["a" * 65_000, "ab" * 99_000, f"{'x' * 100}a" * 99_000], ids=["64 kB", "200 kB", "10 MB"]
 )
 def test_an_edit_of_very_many_places_does_not_stall_other_calls(text: str, tmp_path: Path) -> None:
-    loop = MeasuredLoop()
     limits = WirePolicy()
 
     async def edit() -> tuple[bytes, float]:
@@ -57,7 +57,7 @@ def test_an_edit_of_very_many_places_does_not_stall_other_calls(text: str, tmp_p
                     flows=Flows(),
                 )
                 provenance = Provenance("up", "read", "0" * 64)
-                await writer.store_values("me", provenance, {BASE: json.dumps(text).encode()}, estimate_tokens)
+                await writer.store_values("me", provenance, {BASE: json.dumps(text).encode()}, estimate_tokens, {})
                 measure_stalls()
                 arguments = {"memory_path": BASE, "old_text": "a", "new_text": "bc", "all": True}
                 (block,) = await TOOLS["memory_edit"].call(memory, "me", json.dumps(arguments).encode())
@@ -65,10 +65,8 @@ def test_an_edit_of_very_many_places_does_not_stall_other_calls(text: str, tmp_p
                 edited = bytes(await store.read("me", path_in(notice)) or b"")
                 return edited, await find_longest_stall()
 
-    try:
-        edited, longest = loop.run_until_complete(edit())
-    finally:
-        loop.close()
+    with asyncio.Runner(loop_factory=MeasuredLoop) as runner:
+        edited, longest = runner.run(edit())
     is_edited = json.loads(edited) == text.replace("a", "bc")
     assert is_edited
     assert longest < 0.1

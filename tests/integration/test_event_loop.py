@@ -118,12 +118,9 @@ def test_the_start_of_a_command_is_not_measured(caplog: pytest.LogCaptureFixture
         await asyncio.sleep(0.001)
         found.append(find_stalls())
 
-    with caplog.at_level(logging.INFO, "mcp_mirror.system.event_loop"):
-        loop = new_event_loop()
-        try:
-            loop.run_until_complete(start())
-        finally:
-            loop.close()
+    logged = caplog.at_level(logging.INFO, "mcp_mirror.system.event_loop")
+    with logged, asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(start())
     assert found[0] is None
     assert found[1] is not None
     assert found[1].as_json()["longest_stall_ms"] < 1_000
@@ -167,11 +164,8 @@ def test_a_loop_whose_callbacks_are_always_ready_handles_events() -> None:
         assert event.is_set()
         return turns
 
-    loop = new_event_loop()
-    try:
-        assert loop.run_until_complete(spin_until_an_event()) > 1
-    finally:
-        loop.close()
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        assert runner.run(spin_until_an_event()) > 1
 
 
 async def test_other_loops_are_not_measured() -> None:

@@ -188,7 +188,9 @@ async def test_a_value_that_a_call_holds_has_no_index_of_its_members(memory_over
     indexed = msgspec.structs.replace(descriptor(GRID), size=7, members=(Member("a", Span(5, 1)),))
     await store.put("me", indexed, (b'{"a":7}',))
     memory, pointer = memory_over(store), Pointer(Span(0, 0), ("grid",), GRID, MemoryPath(GRID), is_known=True)
-    loader = ArgumentLoader(memory.services.writer, memory.services.scanner, memory.guard("me", "total_mirrored"))
+    loader = ArgumentLoader(
+        memory.services.writer, memory.services.scanner, memory.guard("me", "total_mirrored"), memory.can_query
+    )
     loaded = await loader.load((pointer,), await loader.describe((pointer,)))
     held = [await find_value(memory, "me", GRID, "memory_query"), loaded[pointer]]
     assert [(found.blob, found.descriptor.members) for found in held] == [(b'{"a":7}', ())] * 2

@@ -45,7 +45,7 @@ class Counted:
         """As a harness does it: what is pruned is kept before the messages are used."""
         memory: dict[str, bytes] = {}
         pruned = prune_messages(MESSAGES, 0, "anthropic", memory)
-        await self.writer.store_values("me", PROVENANCE, memory, estimate_tokens)
+        await self.writer.store_values("me", PROVENANCE, memory, estimate_tokens, {})
         return pruned
 
     async def restore(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -83,4 +83,4 @@ async def test_parts_that_are_pruned_again_are_not_stored_again(counted: Counted
 async def test_null_is_refused(counted: Counted) -> None:
     async with counted.store:
         with pytest.raises(StoreError, match="null"):
-            await counted.writer.store_values("me", PROVENANCE, {"pruned-x": b"null"}, estimate_tokens)
+            await counted.writer.store_values("me", PROVENANCE, {"pruned-x": b"null"}, estimate_tokens, {})

@@ -717,6 +717,3 @@ async def test_a_gateway_killed_while_writing_leaves_only_whole_values(
                 assert bytes(read) == number.to_bytes(4, "big") * (5 * MIB)
             assert check_accounts(redis_server, tmp_path)[0] <= 120 * MIB
             assert min(our_keys(redis_server, tmp_path).values()) > 0
-
-
-# What goes wrong.

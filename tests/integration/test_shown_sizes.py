@@ -11,7 +11,6 @@ import pytest
 
 from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.core.results.capture import CaptureRules, capture
-from mcp_mirror.core.results.processing import ProcessingOptions
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory import resources
 from mcp_mirror.memory.memory import Memory
@@ -43,7 +42,7 @@ def memory(memory_over: MemoryOver, tmp_path: Path) -> Memory:
 
 async def keep(memory: Memory, value: Any) -> str:
     """Store a value as an upstream sends it; return its path."""
-    await memory.services.writer.store_values("me", PROVENANCE, {BASE: json.dumps(value).encode()}, memory.estimate)
+    await memory.services.writer.store_values("me", PROVENANCE, {BASE: json.dumps(value).encode()}, memory.estimate, {})
     return BASE
 
 
@@ -101,9 +100,7 @@ async def test_members_beside_a_value_are_stored_up_to_a_limit(memory: Memory) -
     rules = CaptureRules("always", inline_budget=0, error_budget=0, is_wrapped=False)
     meta = json.dumps({"view": "x" * 1_000_000}).encode()
     captured = capture({"structuredContent": b'{"a":1}', "_meta": meta}, rules, memory.estimate)
-    bases = FixedBases(BASE, f"x{BASE}")
-    options = ProcessingOptions(rules, "compact", "read", b"{}", bases, max_key_bytes=100)
-    await memory.services.writer.store_result("me", PROVENANCE, options, captured)
+    await memory.services.writer.store_result("me", PROVENANCE, FixedBases(BASE, f"x{BASE}"), captured, {})
     stored = await memory.store.describe("me", BASE)
     assert isinstance(stored, Descriptor)
     assert len(stored.other_members) < 1000

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 from samples import sample
 
-from mcp_mirror.query.sql import SqlFailure, SqlResult, lock_database, open_database, run_sql
+from mcp_mirror.query.sql import SqlFailure, lock_database, open_database, run_sql
 from mcp_mirror.query.sql_tables import TableSource, load_table
 from mcp_mirror.types import FileSpan, Span
 
@@ -35,18 +35,17 @@ def encode(value: object) -> bytes:
     return value if isinstance(value, bytes) else json.dumps(value).encode()
 
 
-def query(sql: str, max_bytes: int = 1 << 20, result_file: str = "", **values: Any) -> SqlResult | SqlFailure:
+def query(sql: str, max_bytes: int = 1 << 20, result_file: str = "", **values: Any) -> FileSpan | bytes | SqlFailure:
     tables = tuple(TableSource(name, encode(value)) for name, value in values.items())
     answer = run_sql(sql, tables, max_bytes, result_file)
-    assert isinstance(answer, SqlResult | SqlFailure)
+    assert isinstance(answer, FileSpan | bytes | SqlFailure)
     return answer
 
 
 def rows(sql: str, **values: Any) -> list[dict[str, Any]]:
     answer = query(sql, **values)
-    assert isinstance(answer, SqlResult), answer
-    assert answer.rows is not None
-    found: list[dict[str, Any]] = json.loads(answer.rows)
+    assert isinstance(answer, bytes), answer
+    found: list[dict[str, Any]] = json.loads(answer)
     return found
 
 
@@ -627,8 +626,8 @@ def test_many_members_of_an_object_are_rows_in_linear_time() -> None:
 
 def test_equal_keys_in_one_object_stay_in_a_json_column() -> None:
     answer = query("FROM t", t=b'[{"a":1,"a":2}]')
-    assert isinstance(answer, SqlResult)
-    assert answer.rows == b'[{"json":{"a":1,"a":2}}]'
+    assert isinstance(answer, bytes)
+    assert answer == b'[{"json":{"a":1,"a":2}}]'
 
 
 def test_an_object_larger_than_the_buffer_of_the_database_is_read() -> None:
@@ -639,7 +638,7 @@ def test_an_object_larger_than_the_buffer_of_the_database_is_read() -> None:
 def test_what_is_not_a_table_is_an_error_that_names_the_input(value: object) -> None:
     answer = query("FROM t", t=value)
     if value == "{not json":
-        assert isinstance(answer, SqlResult)
+        assert isinstance(answer, bytes)
         return
     assert isinstance(answer, SqlFailure)
     assert answer.message.startswith('The input "t" cannot be read as a table: ')
@@ -658,27 +657,27 @@ def test_parquet_is_a_table(tmp_path: Path) -> None:
     assert rows("FROM t", t=data) == expected
     block = {"type": "resource", "resource": {"uri": "file:///t", "mimeType": "application/octet-stream", "blob": data}}
     answer = run_sql("FROM t", (TableSource("t", encode(block), is_media=True),), 1000, "")
-    assert isinstance(answer, SqlResult)
-    assert json.loads(answer.rows or b"") == expected
+    assert isinstance(answer, bytes)
+    assert json.loads(answer) == expected
     text = {"type": "resource", "resource": {"uri": "file:///t", "mimeType": "text/csv", "text": "a,b\n1,x"}}
     answer = run_sql("FROM t", (TableSource("t", encode(text), is_media=True),), 1000, "")
-    assert isinstance(answer, SqlResult)
-    assert json.loads(answer.rows or b"") == [{"a": 1, "b": "x"}]
+    assert isinstance(answer, bytes)
+    assert json.loads(answer) == [{"a": 1, "b": "x"}]
 
 
-def query_file(data: bytes) -> SqlResult | SqlFailure:
+def query_file(data: bytes) -> FileSpan | bytes | SqlFailure:
     block = {"type": "resource", "resource": {"uri": "file:///t", "blob": base64.b64encode(data).decode()}}
     answer = run_sql("FROM t", (TableSource("t", encode(block), is_media=True),), 1000, "")
-    assert isinstance(answer, SqlResult | SqlFailure)
+    assert isinstance(answer, FileSpan | bytes | SqlFailure)
     return answer
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 def test_an_embedded_file_of_text_is_a_table(encoding: str) -> None:
     answer = query_file("id;name\n1;Zo\u00eb\n2;\u732b\n3;\U0001f600\n".encode(encoding))
-    assert isinstance(answer, SqlResult)
+    assert isinstance(answer, bytes)
     names = ["Zo\u00eb", "\u732b", "\U0001f600"]
-    assert json.loads(answer.rows or b"") == [{"id": number, "name": name} for number, name in enumerate(names, 1)]
+    assert json.loads(answer) == [{"id": number, "name": name} for number, name in enumerate(names, 1)]
 
 
 @pytest.mark.parametrize(
@@ -699,8 +698,8 @@ def test_a_value_is_read_from_its_file_or_a_part_of_it(tmp_path: Path) -> None:
     path.write_bytes(blob + b"  ")
     for span in (Span(0, len(blob)), Span(0, len(blob) + 2)):
         answer = run_sql("FROM t", (TableSource("t", FileSpan(str(path), span)),), 1000, "")
-        assert isinstance(answer, SqlResult)
-        assert json.loads(answer.rows or b"") == OBJECTS
+        assert isinstance(answer, bytes)
+        assert json.loads(answer) == OBJECTS
 
 
 @pytest.mark.parametrize(
@@ -882,12 +881,16 @@ def test_errors_are_bounded() -> None:
     wide = [{f"column_{number}": "x" for number in range(1000)}]
     assert len(failure("SELECT nope FROM o", o=wide).message) < 1800
     assert len(failure("SELECT error(repeat('x', 100000))", o=wide).message) < 450
+    key = "k" * 5_000
+    assert f'rows in its column "{key[:80]}...": ' in failure("SELECT id FROM o", o={key: [{"id": 1}], "n": 1}).message
+    assert len(failure("SELECT id FROM o", o=json.dumps({key: [{"id": 1}], "n": 1})).message) < 2500
+    assert len(failure("SELECT id FROM o", o=[{key: '{"id": 1}'}]).message) < 2500
 
 
 def test_a_large_result_is_written_to_its_file(tmp_path: Path) -> None:
     path = tmp_path / "result"
     answer = query("SELECT range AS n, 'x' || range AS x FROM range(100000)", 1 << 30, str(path))
-    assert answer == SqlResult(None)
+    assert answer == FileSpan(str(path), Span(0, path.stat().st_size))
     assert path.stat().st_mode & 0o777 == 0o600
     found = json.loads(path.read_bytes())
     assert len(found) == 100_000
@@ -1098,8 +1101,8 @@ def test_results_are_json_of_any_columns() -> None:
         "SELECT 1.10::DECIMAL(5,2) AS d, DATE '2026-01-02' AS day, INTERVAL 3 DAY AS i, 'ab'::BLOB AS b, "
         "MAP {'k': 1} AS m, [NULL, 2] AS l, TRUE AS t, NULL AS n, 'a\"\n' AS s, '{\"x\": 1.10}'::JSON AS j"
     )
-    assert isinstance(answer, SqlResult)
-    (row,) = msgspec.json.decode(answer.rows or b"")
+    assert isinstance(answer, bytes)
+    (row,) = msgspec.json.decode(answer)
     assert row == {
         "d": 1.1,
         "day": "2026-01-02",

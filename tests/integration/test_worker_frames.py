@@ -1,5 +1,6 @@
 """Scanning large frames in worker processes."""
 
+import asyncio
 import errno
 import json
 import os
@@ -346,7 +347,7 @@ async def test_a_text_is_converted_as_in_the_gateway(scanner: FrameScanner, size
 @pytest.mark.alone
 @pytest.mark.skipif(sys.platform == "win32", reason="no loop is measured there")
 def test_a_search_of_arguments_of_100_mb_does_not_block_the_event_loop(tmp_path: Path) -> None:
-    loop, arguments = MeasuredLoop(), b'{"a":"%b"}' % (b"hello foo-bar " * 8_000_000)
+    arguments = b'{"a":"%b"}' % (b"hello foo-bar " * 8_000_000)
 
     async def search() -> float:
         """Return the longest stall while the spool is open: the disk may be busy when it is removed."""
@@ -356,10 +357,8 @@ def test_a_search_of_arguments_of_100_mb_does_not_block_the_event_loop(tmp_path:
             assert await scanner.find(arguments, frozenset({"grid"}), 9, "alice") == ()
             return await find_longest_stall()
 
-    try:
-        longest = loop.run_until_complete(search())
-    finally:
-        loop.close()
+    with asyncio.Runner(loop_factory=MeasuredLoop) as runner:
+        longest = runner.run(search())
     assert longest < 0.06
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
@@ -206,7 +207,6 @@ async def test_a_query_stopped_for_another_principal_is_refused_as_busy(
 @pytest.mark.alone
 @pytest.mark.skipif(sys.platform == "win32", reason="no loop is measured there")
 def test_queries_do_not_block_the_event_loop(tmp_path: Path) -> None:
-    loop = MeasuredLoop()
     written = filed(tmp_path, LARGE)  # not in the loop: a busy disk makes the test wait
 
     async def ask() -> float:
@@ -218,10 +218,8 @@ def test_queries_do_not_block_the_event_loop(tmp_path: Path) -> None:
                     await queries.run(LARGE, file, NEEDLE, SECONDS, "alice")
                 return await find_longest_stall()
 
-    try:
-        longest = loop.run_until_complete(ask())
-    finally:
-        loop.close()
+    with asyncio.Runner(loop_factory=MeasuredLoop) as runner:
+        longest = runner.run(ask())
     assert longest < 0.2
 
 
@@ -229,7 +227,6 @@ def test_queries_do_not_block_the_event_loop(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="no loop is measured there")
 def test_an_expression_on_200_mb_does_not_block_the_event_loop(tmp_path: Path) -> None:
     blob = b'{"a":"%b","b":1}' % (b"x" * (200 << 20))
-    loop = MeasuredLoop()
 
     async def ask() -> float:
         """Return the longest stall while the spool is open: the disk may be busy when it is removed."""
@@ -244,10 +241,8 @@ def test_an_expression_on_200_mb_does_not_block_the_event_loop(tmp_path: Path) -
                         assert len(found) == size
                 return await find_longest_stall()
 
-    try:
-        longest = loop.run_until_complete(ask())
-    finally:
-        loop.close()
+    with asyncio.Runner(loop_factory=MeasuredLoop) as runner:
+        longest = runner.run(ask())
     assert longest < 0.2
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import sys
@@ -178,7 +179,6 @@ def test_the_error_about_values_of_large_enums_stalls_no_other_call() -> None:
     options = [f"{alike[at:]}{alike[:at]}{at}" for at in range(60)]
     names = "abcde"
     enums = tool("pick", {"properties": {name: {"enum": options} for name in names}})
-    loop = MeasuredLoop()
 
     async def explain() -> float:
         with ChildWatchdog() as child_watchdog:
@@ -189,10 +189,8 @@ def test_the_error_about_values_of_large_enums_stalls_no_other_call() -> None:
                 assert len(await workers.validate(entry, wrong, "alice")) == len(names)
                 return await find_longest_stall()
 
-    try:
-        longest = loop.run_until_complete(explain())
-    finally:
-        loop.close()
+    with asyncio.Runner(loop_factory=MeasuredLoop) as runner:
+        longest = runner.run(explain())
     assert longest < 0.1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -170,7 +171,6 @@ def test_values_over_100_mb_do_not_block_the_event_loop(tmp_path: Path) -> None:
     row = b'{"id":%d,"name":"a name of some length","city":"Bonn","cents":%d},'
     blob = b"[" + b"".join(row % (number, number % 1000) for number in range(1_500_000))[:-1] + b"]"
     assert len(blob) > 100e6
-    loop = MeasuredLoop()
 
     async def ask() -> float:
         """Return the longest stall while the spool is open: the disk may be busy when it is removed."""
@@ -185,8 +185,6 @@ def test_values_over_100_mb_do_not_block_the_event_loop(tmp_path: Path) -> None:
                     assert bytes(answer[-70:]).endswith(b'"cents":998}]')
                 return await find_longest_stall()
 
-    try:
-        longest = loop.run_until_complete(ask())
-    finally:
-        loop.close()
+    with asyncio.Runner(loop_factory=MeasuredLoop) as runner:
+        longest = runner.run(ask())
     assert longest < 0.2

@@ -3,28 +3,16 @@
 `tests/dataframes` has the libraries themselves.
 """
 
-import json
 from collections import Counter
 from typing import Any
 
 import numpy as np
 import pytest
+from converted_results import members, result, schema
 
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.functions.dataframes import convert_scalar, find_form, is_scalar
 from mcp_mirror.functions.results import convert_result
-
-
-def members(value: object) -> dict[str, Any]:
-    return {key: json.loads(bytes(raw)) for key, raw in convert_result(value).items()}
-
-
-def result(value: object) -> Any:
-    return members(value)["structuredContent"]["result"]
-
-
-def schema(value: object) -> Any:
-    return members(value)["_meta"]["mcp-mirror/schema"]
 
 
 @pytest.mark.parametrize(

@@ -30,24 +30,36 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
     return [data[start:stop] for start, stop in pairwise(edges)]
 
 
-def test_lines_have_no_newline_and_empty_ones_are_skipped() -> None:
-    assert read_lines([b"a\n\nbc\nd"]) == [b"a", b"bc"]
+STREAMS = st.lists(st.sampled_from([b"\n", b"a", b"{}", b'"x"', b"\r", b" ", b"abcdefghij" * 3]), max_size=30).map(
+    b"".join
+)
+BYTES = st.binary(max_size=200).map(lambda data: data.replace(b"\x00", b"\n"))
 
 
-@given(st.binary(max_size=200).map(lambda data: data.replace(b"\x00", b"\n")), st.lists(st.integers(0, 300)))
-def test_lines_are_the_same_for_any_chunks(data: bytes, places: list[int]) -> None:
-    lines = read_lines([data], max_bytes=7)
-    assert read_lines(cut(data, places), max_bytes=7) == lines
-    assert read_lines([data[at : at + 1] for at in range(len(data))], max_bytes=7) == lines
+@given(STREAMS | BYTES, st.lists(st.integers(0, 300)), st.sampled_from([0, 1, 5, 7, 29, 30, 1000]))
+def test_lines_are_the_same_for_any_chunks(data: bytes, places: list[int], max_bytes: int) -> None:
+    lines = read_lines([data], max_bytes)
+    assert read_lines(cut(data, places), max_bytes) == lines
+    assert read_lines([data[at : at + 1] for at in range(len(data))], max_bytes) == lines
 
 
-def test_an_overlong_line_keeps_its_head_and_the_next_is_whole() -> None:
-    assert read_lines([b"12345678901234\nabc\n"], max_bytes=10) == [DiscardedFrame(b"1234567890", 14), b"abc"]
+@given(STREAMS)
+def test_empty_lines_are_skipped(stream: bytes) -> None:
+    assert read_lines([stream + b"\n"]) == [line for line in stream.split(b"\n") if line]
+
+
+@pytest.mark.parametrize(("size", "is_whole"), [(9, True), (10, True), (11, False), (14, False), (1000, False)])
+def test_an_overlong_line_keeps_its_head_and_the_next_is_whole(*, size: int, is_whole: bool) -> None:
+    line = b"0123456789" * 100
+    expected = line[:size] if is_whole else DiscardedFrame(line[:10], size)
+    assert read_lines([line[:size] + b"\nnext\n"], max_bytes=10) == [expected, b"next"]
 
 
 def test_the_head_of_an_overlong_line_is_bounded() -> None:
-    (line,) = read_lines([b"x" * (HEAD + 100), b"\n"], max_bytes=HEAD + 10)
-    assert line == DiscardedFrame(b"x" * HEAD, HEAD + 100)
+    reader: LineReader[Message] = LineReader(MemoryCollector(1 << 20))
+    for _ in range(64):
+        assert reader.feed(b"x" * (1 << 16)) == []
+    assert reader.feed(b"\n") == [DiscardedFrame(b"x" * HEAD, 1 << 22)]
 
 
 EVENTS = [

@@ -1,12 +1,15 @@
-"""Tool names are unique."""
+"""Tool names are unique, and such as every client accepts."""
 
 from itertools import islice, product
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from mcp_mirror.core.naming import NameAllocator
+from mcp_mirror.core.naming import NameAllocator, fit_name
 
 OWN = ("memory_read",)
+SAFE = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 
 
 def test_a_name_that_is_anothers_is_not_given_away() -> None:
@@ -48,3 +51,42 @@ def test_those_that_keep_their_names_do_so_before_others_and_once() -> None:
     assert names.keep_original_names([("a", "x"), ("b", "y"), ("c", "y")]) == {("a", "x"): "x"}
     assert names.keep_original_names([("d", "x"), ("d", "z")]) == {("d", "z"): "z"}
     assert dict(names.allocate([("d", "x")], "", [("a", "x")])) == {("d", "x"): "d_x"}
+
+
+@given(st.text(max_size=90), st.text(max_size=80) | st.just("_mirrored"), st.text(max_size=70))
+@example("x" * 37, "_mirrored", "")
+@example("", "", "")
+@example("\ud800", "_m", "")
+def test_a_name_is_one_that_every_client_takes(name: str, suffix: str, prefix: str) -> None:
+    fitted = fit_name(name, suffix, prefix)
+    assert 1 <= len(fitted) <= (45 if len(suffix) <= 37 and (suffix or prefix) else 64)
+    assert set(fitted) <= SAFE
+    assert fitted == fit_name(name, suffix, prefix)
+
+
+@pytest.mark.parametrize(
+    ("name", "suffix", "prefix", "fitted"),
+    [
+        ("git_log", "_mirrored", "", "git_log_mirrored"),
+        ("git_log", "_mirrored", "two", "two_git_log_mirrored"),
+        ("files.read/all", "_mirrored", "", "files_read_all_mirrored"),
+        ("x" * 36, "_mirrored", "", "x" * 36 + "_mirrored"),
+        ("git_log", "", "", "git_log"),
+        ("x" * 64, "", "", "x" * 64),
+        ("get", "_mirrored", "2nd", "_2nd_get_mirrored"),
+        ("get", "", "-a", "_-a_get"),
+        ("2nd", "", "", "2nd"),
+    ],
+)
+def test_a_name_that_fits_is_kept(name: str, suffix: str, prefix: str, fitted: str) -> None:
+    assert fit_name(name, suffix, prefix) == fitted
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("x" * 60 + "a", "x" * 60 + "b"), ("\u6570\u636e", "\u68c0\u7d22"), ("", "_"), ("caf\u00e9", "caf\u00e8")],
+)
+def test_names_that_would_become_the_same_stay_apart(one: str, other: str) -> None:
+    for suffix in ("_mirrored", "", "s" * 60, "s" * 200):
+        assert fit_name(one, suffix) != fit_name(other, suffix)
+        assert fit_name(one, suffix, "p") != fit_name(one, suffix, "q")

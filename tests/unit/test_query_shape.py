@@ -256,6 +256,12 @@ def test_an_expression_that_finds_nothing_gets_the_place_of_its_key(value: Any, 
         select(json.dumps(value).encode(), expression)
 
 
+def test_an_error_has_only_the_beginning_of_a_very_long_key() -> None:
+    with pytest.raises(ToolError, match=r"the cells of this column are .*k{70}.*\[\*\]\[0\]\.$") as caught:
+        select(json.dumps({"k" * 50_000: [[1]], "names": ["n"]}).encode(), "[].n")
+    assert len(str(caught.value)) < 300
+
+
 def test_a_text_at_a_very_long_place_is_not_explained() -> None:
     assert select(json.dumps({"k" * 300: "text"}).encode(), f"{'k' * 300}[0]") == b"null"
 

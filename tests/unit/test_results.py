@@ -19,6 +19,7 @@ from uuid import UUID
 
 import mcp_types as types
 import pytest
+from converted_results import members, result
 from hypothesis import given
 from hypothesis import strategies as st
 from mcp.server.mcpserver import Audio, Image
@@ -91,10 +92,6 @@ class Unit(Enum):
     CELSIUS = "C"
 
 
-def members(value: object) -> dict[str, Any]:
-    return {key: json.loads(bytes(raw)) for key, raw in convert_result(value).items()}
-
-
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
@@ -161,7 +158,7 @@ def test_the_stored_value_equals_the_returned_value(value: Any) -> None:
 
 
 def test_the_items_of_a_set_without_an_order_are_all_written() -> None:
-    found = members({1, "b", None, (2, 3)})["structuredContent"]["result"]
+    found = result({1, "b", None, (2, 3)})
     assert sorted(map(str, found)) == ["1", "None", "[2, 3]", "b"]
 
 
@@ -307,10 +304,6 @@ def test_the_error_for_a_text_that_is_not_unicode_says_how_to_replace_it(value: 
         convert_result(value)
 
 
-def value_of(value: object) -> Any:
-    return members(value)["structuredContent"]["result"]
-
-
 class NamedRow(Sequence[Any]):
     """Like `Row` of SQLAlchemy."""
 
@@ -331,12 +324,12 @@ def test_a_row_of_a_database_is_an_object_with_the_names_of_its_columns() -> Non
     ada = {"id": 1, "name": "Ada"}
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.row_factory = sqlite3.Row
-        assert value_of(connection.execute(selected).fetchone()) == ada
-        assert value_of(connection.execute(selected)) == value_of(connection.execute(selected).fetchall()) == [ada]
+        assert result(connection.execute(selected).fetchone()) == ada
+        assert result(connection.execute(selected)) == result(connection.execute(selected).fetchall()) == [ada]
         with pytest.raises(MirrorError, match="two columns of a row have the same name"):
             convert_result(connection.execute("SELECT 1 AS id, 2 AS id").fetchall())
-    assert value_of({"rows": (NamedRow(1, "Ada"),)}) == {"rows": [ada]}
-    assert value_of(NamedRow(1, {Size(1, 2)})) == {"id": 1, "name": [{"wide": 1, "high": 2}]}
+    assert result({"rows": (NamedRow(1, "Ada"),)}) == {"rows": [ada]}
+    assert result(NamedRow(1, {Size(1, 2)})) == {"id": 1, "name": [{"wide": 1, "high": 2}]}
 
 
 @pytest.mark.parametrize("is_error", [False, True])

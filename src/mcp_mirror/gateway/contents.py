@@ -118,7 +118,7 @@ class ContentCapture(msgspec.Struct, frozen=True):
             return None
         try:
             provenance = Provenance(origin.upstream, origin.key, "")
-            await self.writer.store_result(namespace, provenance, options, result.captured, format_labels(labels))
+            await self.writer.store_result(namespace, provenance, options.bases, result.captured, format_labels(labels))
         except StoreError as error:
             if not preview:
                 raise

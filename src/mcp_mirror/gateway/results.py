@@ -160,7 +160,9 @@ class ResultProcessor(msgspec.Struct, frozen=True):
             paths = tuple(sorted({str(value.path) for value in self.inputs.values.values()}))
             provenance = Provenance(self.entry.upstream, self.entry.tool, digest, paths, trace.traceparent)
             writer = self.gateway.services.writer
-            await writer.store_result(call.namespace, provenance, options, captured, format_labels(processed.labels))
+            await writer.store_result(
+                call.namespace, provenance, options.bases, captured, format_labels(processed.labels)
+            )
             writer.notices.add(call.namespace, processed.result.notice)
             trace.path = options.bases.value
         trace.other_members = captured.other_members

@@ -87,12 +87,12 @@ class FlowGuard(msgspec.Struct, frozen=True):
                 outcome = "allowed once" if is_allowed_once else "refused"
                 self._write_audit(outcome, value_labels, to, refused[name], descriptors.get(name))
             elif to != MODEL and not value_labels.sources <= {to, MODEL}:  # reads of the model have their own records
-                self._write_audit("allowed", value_labels, to, known=descriptors.get(name))
+                self._write_audit("allowed", value_labels, to, None, descriptors.get(name))
         if refused and not is_allowed_once:
             raise _build_flow_error(refused, labels, to, self.tool, flow)
 
     def _write_audit(
-        self, outcome: str, labels: Labels, to: str, refusal: Refusal | None = None, known: Descriptor | None = None
+        self, outcome: str, labels: Labels, to: str, refusal: Refusal | None, known: Descriptor | None
     ) -> None:
         detail = {"to": to} | ({"rule": refusal.rule} if refusal else {})
         event: Event = "refusal" if outcome == "refused" else "flow"
@@ -146,7 +146,7 @@ class ArgumentLoader(msgspec.Struct, frozen=True):
     writer: ValueWriter
     scanner: FrameScanner
     guard: FlowGuard
-    can_query: bool = False
+    can_query: bool
     """The client is served `memory_query`."""
 
     async def describe(self, pointers: Pointers) -> Descriptions:

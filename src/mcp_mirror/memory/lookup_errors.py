@@ -37,7 +37,7 @@ from mcp_mirror.paths import (
 from mcp_mirror.payload.json_rpc import decode_as
 from mcp_mirror.payload.json_spans import INDEX, Miss, members, trim
 from mcp_mirror.query.texts import is_text, locate_text
-from mcp_mirror.security.sanitize import as_json_string
+from mcp_mirror.security.sanitize import as_expression_key, as_json_string
 from mcp_mirror.stores.base import Store, Tombstone
 from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.system.patterns import lazy_pattern
@@ -272,8 +272,7 @@ def _write_expression(tokens: Location) -> str:
         if INDEX.fullmatch(token):
             written += f"[{token}]"
         else:
-            is_plain = token.isascii() and token.isidentifier() and len(token) <= _KEY_BYTES
-            written += f".{token if is_plain else as_json_string(token, _KEY_BYTES)}"
+            written += f".{as_expression_key(token, _KEY_BYTES)}"
     return written.removeprefix(".")
 
 

@@ -1,6 +1,6 @@
 """Finds the path that a model most probably meant, for errors about arguments that do not fit."""
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from itertools import islice
 from typing import Final
 
@@ -13,13 +13,13 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.value_lookup import FoundValue, look_up
 from mcp_mirror.memory.value_writer import ValueWriter
 from mcp_mirror.paths import MemoryPath, parse_path, strip_wrapping
-from mcp_mirror.payload.json_spans import items, kind_at, members, trim
+from mcp_mirror.payload.json_spans import items, kind_at, members, spans_by_key, trim
 from mcp_mirror.query.texts import is_text, locate_text
 from mcp_mirror.security.flows import Flows
-from mcp_mirror.security.sanitize import as_json_string
+from mcp_mirror.security.sanitize import as_expression_key
 from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.system.patterns import lazy_pattern
-from mcp_mirror.types import Buffer, Descriptor, JsonToken, Kind, Member, Segments, Span
+from mcp_mirror.types import Buffer, Descriptor, Kind, Segments, Span
 from mcp_mirror.workers.frames import FrameScanner
 
 _MAX_PARTS: Final = 12
@@ -125,25 +125,25 @@ class PathAdvice(msgspec.Struct, frozen=True):
         return found.path if self._fits(found.path, found.blob, found.kind) else None
 
     def _find_described(self, found: FoundValue) -> MemoryPath | None:
-        keys = (str(key) for key in islice(_list_parts(found), _MAX_PARTS)) if found.kind == "object" else ()
+        keys = islice(_list_parts(found), _MAX_PARTS) if found.kind == "object" else ()
         return found.path if any(map(self.is_named, keys)) else None
 
     def _find_part(self, found: FoundValue) -> MemoryPath | None:
         """Find a part of an object or array that fits, else a part of the largest object in an object, at any depth."""
         parts = _list_parts(found) if found.preview else {}
         path, blob = found.path, found.blob
-        for _ in range(_MAX_NESTING):
+        for _ in range(_MAX_NESTING if found.kind == "object" else 1):
             if len(parts) <= _MAX_PARTS:
                 parts = dict(sorted(parts.items(), key=lambda member: -member[1].length))
             for key, part in islice(parts.items(), _MAX_PARTS):
-                below = path.child(str(key))
+                below = path.child(key)
                 if self._fits(below, memoryview(blob)[part.start : part.stop], kind_at(blob, part.start)):
                     return below
-            objects = [key for key in parts if isinstance(key, str) and kind_at(blob, parts[key].start) == "object"]
+            objects = [key for key in parts if kind_at(blob, parts[key].start) == "object"]
             largest = max(objects, key=lambda key: parts[key].length, default=None)
             if largest is None or parts[largest].length > _MAX_SCANNED_BYTES:
                 break
-            path, parts = path.child(largest), _by_key(members(blob, parts[largest]))
+            path, parts = path.child(largest), spans_by_key(members(blob, parts[largest]))
         return None
 
     def _fits(self, path: MemoryPath, blob: Buffer, kind: Kind) -> bool:
@@ -170,21 +170,17 @@ def advise_query(blob: Buffer, path: MemoryPath, wanted: frozenset[str], *, has_
     if not arrays:
         return None
     key = max(arrays, key=lambda member: member.span.length).key
-    expression = key if key.isidentifier() and key.isascii() else as_json_string(key, _MAX_KEY)
+    expression = as_expression_key(key, _MAX_KEY)
     return f"It contains JSON: pass the result of memory_query with the `expression` {expression}."
 
 
-def _list_parts(found: FoundValue) -> dict[JsonToken, Span]:
+def _list_parts(found: FoundValue) -> dict[str, Span]:
     """The members of an object, or the first items of an array; none of a large container without an index."""
     blob, span = found.blob, trim(found.blob)
     if found.kind == "object" and not found.path.tokens:
-        return _by_key(found.descriptor.members)
+        return spans_by_key(found.descriptor.members)
     if len(blob) > _MAX_SCANNED_BYTES:
         return {}
     if found.kind == "array":
-        return dict(enumerate(islice(items(blob, span), _MAX_PARTS + 1)))
-    return _by_key(members(blob, span)) if found.kind == "object" else {}
-
-
-def _by_key(known: Iterable[Member]) -> dict[JsonToken, Span]:
-    return {member.key: member.span for member in known}
+        return {str(at): item for at, item in enumerate(islice(items(blob, span), _MAX_PARTS + 1))}
+    return spans_by_key(members(blob, span)) if found.kind == "object" else {}

@@ -1,23 +1,21 @@
 """Stores captured values with their descriptors."""
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
 from mcp_mirror.core.results.capture import CaptureRules, capture
 from mcp_mirror.core.results.captured import Captured
-from mcp_mirror.core.results.processing import ProcessingOptions, bound_index, bound_other_members
+from mcp_mirror.core.results.processing import bound_index, bound_other_members
 from mcp_mirror.core.value_sizes import Estimate
 from mcp_mirror.errors import StoreError
 from mcp_mirror.memory.recent_notices import RecentNotices
+from mcp_mirror.paths import FixedBases, NewBases
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Store
 from mcp_mirror.system.fair_threads import run_fairly
 from mcp_mirror.types import Descriptor, Draft, Provenance
-
-NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 
 _MAX_INPUT_CHARACTERS: Final = 1 << 14
 """Characters of the paths of its inputs that are stored with a value. Quotas do not count them."""
@@ -40,24 +38,24 @@ class ValueWriter(msgspec.Struct, frozen=True):
         self,
         namespace: str,
         provenance: Provenance,
-        options: ProcessingOptions,
+        bases: NewBases | FixedBases,
         captured: Captured,
-        labels: Mapping[str, str] = NO_LABELS,
+        labels: Mapping[str, str],
     ) -> None:
         """Store the value of a result and, before it, its companion; without a value, do nothing.
 
-        The options have the bases of both. Values without labels count as most restricted.
+        Values without labels count as most restricted.
 
         Raises:
             StoreError: The store failed; then neither is stored.
         """
         if captured.value is None:
             return
-        companion = options.bases.companion if captured.companion else None
+        companion = bases.companion if captured.companion else None
         if captured.companion:
-            described = self._describe(options.bases.companion, captured.companion, provenance, labels)
+            described = self._describe(bases.companion, captured.companion, provenance, labels)
             await self.store.put(namespace, described, (captured.companion.blob,), captured.companion.file)
-        described = self._describe(options.bases.value, captured.value, provenance, labels)
+        described = self._describe(bases.value, captured.value, provenance, labels)
         other_members = bound_other_members(captured.other_members)
         described = msgspec.structs.replace(described, companion=companion, other_members=other_members)
         try:
@@ -74,7 +72,7 @@ class ValueWriter(msgspec.Struct, frozen=True):
         provenance: Provenance,
         blobs: Mapping[str, bytes],
         estimate: Estimate,
-        labels: Mapping[str, str] = NO_LABELS,
+        labels: Mapping[str, str],
     ) -> None:
         """Store JSON texts under bases that are digests of them, such as those of `prune_messages`.
 
@@ -90,12 +88,8 @@ class ValueWriter(msgspec.Struct, frozen=True):
             captured = await run_fairly(namespace, capture, {"structuredContent": blob}, _STORE_ALL, estimate)
             if captured.value is None:
                 raise StoreError("null cannot be stored. Store another value.")
-            described = msgspec.structs.replace(
-                self._describe(base, bound_index(captured.value), provenance, labels),
-                other_members=captured.other_members,
-            )
-            await self.store.put(namespace, described, (blob,))
-            self.on_change(namespace)
+            captured = msgspec.structs.replace(captured, value=bound_index(captured.value))
+            await self.store_result(namespace, provenance, FixedBases(base, ""), captured, labels)
 
     def _describe(self, base: str, draft: Draft, provenance: Provenance, labels: Mapping[str, str]) -> Descriptor:
         now = self.clock()

@@ -16,8 +16,7 @@ from mcp_mirror.core.similar_names import find_nearest
 from mcp_mirror.core.texts.embedded_json import read_json_container
 from mcp_mirror.paths import MemoryPath, unescape_token
 from mcp_mirror.payload.json_spans import kind_at, members, trim
-from mcp_mirror.security.sanitize import as_json_string
-from mcp_mirror.system.patterns import lazy_pattern
+from mcp_mirror.security.sanitize import as_expression_key, as_json_string
 from mcp_mirror.types import Buffer, JsonToken, Location
 
 NULL: Final = frozenset({"null", "None"})
@@ -28,8 +27,6 @@ _MAX_LOCATION: Final = 200
 """Characters of the place of a key that an error names."""
 _MAX_SEARCHED: Final = 10_000
 """Objects, arrays and texts of a value in which a key is searched."""
-_PLAIN_KEY: Final = lazy_pattern(r"[A-Za-z_]\w*", re.ASCII)
-"""A key that expressions contain without quotes."""
 _OF_ARRAYS: Final = frozenset({"index_expression", "projection", "filter_projection", "flatten"})
 """Parts of expressions that select nothing from an object."""
 _CHAINS: Final = _OF_ARRAYS | {"subexpression", "value_projection", "pipe"}
@@ -127,7 +124,7 @@ def _find_column(blob: Buffer, name: str) -> str | None:
     for key, table in known:
         names = find_column_names(blob, known, table) if kind_at(blob, table.start) == "array" else ()
         if name in names:
-            return f"{key if _PLAIN_KEY.fullmatch(key) else quote_key(key)}[*][{[*names].index(name)}]"
+            return f"{as_expression_key(key, _MAX_NAME)}[*][{[*names].index(name)}]"
     return None
 
 
@@ -326,5 +323,6 @@ def _format_location(location: _GeneralLocation) -> str:
         elif token is None:
             written += ".*"
         else:
-            written += f".{token if _PLAIN_KEY.fullmatch(token) else json.dumps(token, ensure_ascii=False)}"
+            is_plain = token.isascii() and token.isidentifier()
+            written += f".{token if is_plain else json.dumps(token, ensure_ascii=False)}"
     return written.removeprefix(".")

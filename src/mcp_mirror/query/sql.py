@@ -29,7 +29,7 @@ from mcp_mirror.security.sanitize import sanitize
 from mcp_mirror.system.files import BINARY
 from mcp_mirror.system.mapped_files import map_sent
 from mcp_mirror.system.patterns import lazy_pattern
-from mcp_mirror.types import Buffer
+from mcp_mirror.types import Buffer, FileSpan, Span
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -78,6 +78,7 @@ _MISSING_TABLE: Final = 'Referenced table "'
 _UNCONVERTED: Final = lazy_pattern(r"Could not convert string '([^']*)'")
 """The text in errors such as `Could not convert string 'NA' to INT64`."""
 _ERROR_CHARACTERS: Final = 400
+_REASON_CHARACTERS: Final = 800
 _SCHEMA_CHARACTERS: Final = 1200
 _TYPE_CHARACTERS: Final = 80
 _CONFIG: Final[Mapping[str, Any]] = {
@@ -90,13 +91,6 @@ _CONFIG: Final[Mapping[str, Any]] = {
     "autoload_known_extensions": False,
     "python_enable_replacements": False,
 }
-
-
-class SqlResult(msgspec.Struct, frozen=True):
-    """The rows of a result."""
-
-    rows: bytes | None
-    """A JSON array of objects; None: it is in the file."""
 
 
 class SqlFailure(msgspec.Struct, frozen=True):
@@ -124,10 +118,10 @@ def import_database() -> None:
     import duckdb  # noqa: F401, PLC0415  # an extra
 
 
-def run_sql(sql: str, tables: Sequence[TableSource], max_bytes: int, result_file: str) -> SqlResult | SqlFailure:
-    """Load the tables, run the query and return its rows, at most `max_bytes`.
+def run_sql(sql: str, tables: Sequence[TableSource], max_bytes: int, result_file: str) -> FileSpan | bytes | SqlFailure:
+    """Load the tables, run the query and return its rows, a JSON array of objects of at most `max_bytes`.
 
-    `result_file` is a new file for a large result; empty if no file can be created.
+    A large result is written to `result_file`, a new file; empty if no file can be created.
 
     Raises:
         FileRemovedError: The file of a table no longer exists.
@@ -239,7 +233,7 @@ def _find_problem_in(node: Mapping[str, Any], known: set[str], tables: Sequence[
 
 
 def _quote(name: str) -> str:
-    return f'"{sanitize(name[:80])}"'
+    return f'"{sanitize(shorten(name, 80))}"'
 
 
 def _load(database: "DuckDBPyConnection", table: TableSource, blob: Buffer) -> None:
@@ -259,8 +253,8 @@ def _load(database: "DuckDBPyConnection", table: TableSource, blob: Buffer) -> N
         raise _FailedError(SqlFailure(message, type(error).__name__)) from None
 
 
-def _fetch(database: "DuckDBPyConnection", sql: str, max_bytes: int, result_file: str) -> SqlResult:
-    """Run the query; return its rows as a JSON array, or write them to the file."""
+def _fetch(database: "DuckDBPyConnection", sql: str, max_bytes: int, result_file: str) -> FileSpan | bytes:
+    """Run the query and return its rows as a JSON array; a large one is written to the file."""
     database.execute(f"CREATE TEMP VIEW {_VIEW} AS {sql}")
     pieces, head = _write_rows(database, max_bytes), b""
     for piece in pieces:
@@ -268,15 +262,15 @@ def _fetch(database: "DuckDBPyConnection", sql: str, max_bytes: int, result_file
         if len(head) > _INLINE_BYTES:
             break
     else:
-        return SqlResult(head)
+        return head
     try:
         with os.fdopen(os.open(result_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o600), "wb") as file:
             file.writelines(chain((head,), pieces))
+            return FileSpan(result_file, Span(0, file.tell()))
     except OSError as error:
         reason = error.strerror or type(error).__name__
         message = f"The result cannot be written to the gateway's disk: {reason}. Select fewer rows or make room there."
         raise _FailedError(SqlFailure(message, "OSError", is_limit=True)) from None
-    return SqlResult(None)
 
 
 def _write_rows(database: "DuckDBPyConnection", max_bytes: int) -> Iterator[bytes]:
@@ -328,7 +322,7 @@ def _explain_name(
     if not reason and (key := missing or _MISSING_FIELD.search(message)):
         explained = (_explain_json(database, name, tables[name], key[1], is_text=name in texts) for name in tables)
         reason = next(filter(None, explained), "")
-    return sanitize(reason)
+    return sanitize(shorten(reason, _REASON_CHARACTERS))
 
 
 def _explain_json(
@@ -377,8 +371,7 @@ def _explain_missing(missing: str, tables: Mapping[str, Mapping[str, str]], sql:
     if owners:
         return f"Only {' and '.join(map(_quote, owners))} {'has' if len(owners) == 1 else 'have'} {_quote(missing)}."
     if _quote(wanted) in sql.casefold():
-        text = missing.replace("'", "''")
-        return f"Double quotes enclose names of columns; a text has single quotes: '{text}'."
+        return f"Double quotes enclose names of columns; a text has single quotes: {quote_text(missing)}."
     return ""
 
 

@@ -43,6 +43,11 @@ def as_json_string(text: str, limit: int) -> str:
     return f'"{cut(sanitize(json.dumps(text[: limit + 1], ensure_ascii=False)[1:-1]), limit)}"'
 
 
+def as_expression_key(key: str, limit: int) -> str:
+    """An untrusted key as a JMESPath expression contains it: a short name as it is, any other key as a JSON string."""
+    return key if key.isascii() and key.isidentifier() and len(key) <= limit else as_json_string(key, limit)
+
+
 def strip_invisible(text: str, limit: int) -> str:
     """Untrusted JSON text with invisible characters escaped, at most `limit` bytes."""
     return cut(sanitize(text[: limit + 1]), limit)

@@ -7,7 +7,7 @@ each provider.
 import importlib
 import warnings
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -75,14 +75,10 @@ def _count_openai(package: Any) -> Count:
     )
 
 
-def _count_anthropic(version: str) -> Callable[[Any], Count]:
+def _count_anthropic(version: str, package: Any) -> Count:
     """A counter by `ctok`, which counts a message of one text: subtract the frame, measured by a text of one token."""
-
-    def make(package: Any) -> Count:
-        frame = package.token_count("a", version) - 1
-        return lambda text: package.token_count(text, version) - frame if text else 0
-
-    return make
+    frame = package.token_count("a", version) - 1
+    return lambda text: package.token_count(text, version) - frame if text else 0
 
 
 def _count_mistral(package: Any) -> Count:
@@ -93,8 +89,8 @@ def _count_mistral(package: Any) -> Count:
 
 _COUNTERS: Final[Mapping[str, tuple[str, Callable[[Any], Count]]]] = {
     "openai": ("bpe_openai", _count_openai),
-    "anthropic": ("ctok", _count_anthropic("4.8")),
-    "anthropic-4.6": ("ctok", _count_anthropic("3.0")),
+    "anthropic": ("ctok", partial(_count_anthropic, "4.8")),
+    "anthropic-4.6": ("ctok", partial(_count_anthropic, "3.0")),
     "mistral": ("mistral_common.tokens.tokenizers.tekken", _count_mistral),
 }
 """By provider: the module that counts, and its adapter."""

@@ -12,10 +12,10 @@ from typing import Final
 import msgspec
 
 from mcp_mirror.payload.spool import Spool
-from mcp_mirror.query.sql import SqlFailure, SqlResult, import_database, run_sql
+from mcp_mirror.query.sql import SqlFailure, import_database, run_sql
 from mcp_mirror.query.sql_tables import TableSource
 from mcp_mirror.system.child_watchdog import ChildWatchdog
-from mcp_mirror.system.mapped_files import FileRemovedError, map_file
+from mcp_mirror.system.mapped_files import FileRemovedError, map_span
 from mcp_mirror.types import Buffer, FileSpan
 from mcp_mirror.workers.pool import DeadlineError, PoolError, PoolSize, TransientPoolError, WorkerPool
 from mcp_mirror.workers.queries import build_failure
@@ -65,16 +65,15 @@ class SqlWorkers:
             except FileRemovedError:
                 unfiled = [msgspec.structs.replace(one, file=None) for one in call.tables]
                 answer = await self._run(call, await _place_values(unfiled, files), result_file)
-            if isinstance(answer, SqlFailure):
-                yield answer
-            else:
-                yield map_file(result_file) if answer.rows is None else answer.rows
+            yield answer if isinstance(answer, SqlFailure) else map_span(answer)
 
     async def aclose(self) -> None:
         """Stop the worker processes."""
         await self._pool.aclose()
 
-    async def _run(self, call: SqlCall, tables: tuple[TableSource, ...], result_file: str) -> SqlResult | SqlFailure:
+    async def _run(
+        self, call: SqlCall, tables: tuple[TableSource, ...], result_file: str
+    ) -> FileSpan | bytes | SqlFailure:
         job = partial(run_sql, call.sql, tables, call.max_bytes, result_file)
         try:
             return await self._pool.run(call.principal, job, call.seconds, call.seconds)

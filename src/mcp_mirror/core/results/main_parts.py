@@ -16,7 +16,7 @@ from mcp_mirror.core.results.outlines import MAX_COUNTED_BYTES, MAX_SHOWN_VALUE,
 from mcp_mirror.core.value_sizes import Estimate
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_rpc import decode_as, open_array
-from mcp_mirror.payload.json_spans import are_equal, items, kind_at, members, read_keys, skip_space, trim
+from mcp_mirror.payload.json_spans import are_equal, items, kind_at, members, read_keys, skip_space, spans_by_key, trim
 from mcp_mirror.payload.json_strings import text_start
 from mcp_mirror.security.sanitize import as_json_string, strip_invisible
 from mcp_mirror.types import Buffer, Kind, Member, Span
@@ -175,7 +175,7 @@ def find_part(blob: Buffer, known: Sequence[Member], keys: Sequence[str]) -> tup
     """The objects around the part of an object at these keys, and the part. `known` has the members of the object."""
     levels, span = [Level((), known)], trim(blob)
     for at, key in enumerate(keys, 1):
-        span = {member.key: member.span for member in levels[-1].members}[key]
+        span = spans_by_key(levels[-1].members)[key]
         levels += [Level(tuple(keys[:at]), members(blob, span))] if at < len(keys) else []
     return levels, memoryview(blob)[span.start : span.stop]
 

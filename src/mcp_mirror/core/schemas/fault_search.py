@@ -91,7 +91,7 @@ class FaultSearch(msgspec.Struct, dict=True):
 
     costs: CostCounter
     options: jsonschema_rs.FancyRegexOptions
-    room: int = _MAX_COMPILED
+    _room: int = _MAX_COMPILED
     """Subschemas that may still be compiled."""
     _compiled: dict[str, jsonschema_rs.Validator | None] = msgspec.field(default_factory=dict)
     """By pointer."""
@@ -113,7 +113,7 @@ class FaultSearch(msgspec.Struct, dict=True):
     def _is_cheap(self, violation: _Violation) -> bool:
         """Whether all errors of a violation can be collected."""
         text = json.dumps(violation.value).encode()
-        self.room -= len(text) // _READ_BYTES
+        self._room -= len(text) // _READ_BYTES
         try:
             cost = self.costs.of(violation.subschema)
         except UnboundedError:
@@ -128,8 +128,8 @@ class FaultSearch(msgspec.Struct, dict=True):
         """Compile the violated subschema; None without room for it, or if it is not valid."""
         pointer = violation.pointer
         if pointer not in self._compiled:
-            self.room -= self._estimate_compilation(violation.subschema)
-            self._compiled[pointer] = self._compile_at(pointer) if self.room >= 0 else None
+            self._room -= self._estimate_compilation(violation.subschema)
+            self._compiled[pointer] = self._compile_at(pointer) if self._room >= 0 else None
         return self._compiled[pointer]
 
     def _estimate_compilation(self, subschema: Any) -> int:

@@ -45,6 +45,8 @@ _MAX_FIELDS: Final = 20
 """Fields of a value that an error names."""
 _MAX_FIELD: Final = 60
 """Characters of a field's name in an error."""
+_MAX_ADVICE: Final = 400
+"""Characters of the place of rows or a text in an error."""
 _START: Final = 64
 """Bytes of a text that show whether it begins as JSON."""
 
@@ -150,9 +152,10 @@ def read_embedded_file(blob: Buffer) -> Buffer:
     return read_json_container(decode_string(literal)) or literal
 
 
-def read_text_container(blob: Buffer) -> bytes | None:
-    """Return a text that is an object or array, also as Python prints it, as JSON text; None for any other value."""
-    return read_container(decode_string(blob)) if bytes(blob[:1]) == b'"' else None
+def read_content(blob: Buffer) -> Buffer:
+    """As `read_embedded_file`; a text that is an object or array, also as Python prints it, is parsed too."""
+    content = read_embedded_file(blob)
+    return (bytes(content[:1]) == b'"' and read_container(decode_string(content))) or content
 
 
 def describe_text(name: str, blob: Buffer, *, only_csv: bool = False) -> str | None:
@@ -227,7 +230,7 @@ def describe_keys(name: str, blob: Buffer) -> str | None:
     if is_array:
         return f"{name} has the fields {keys}"
     advice = _locate_rows(name, blob, members) if name.isidentifier() else ""
-    return f"{name} is one object with the keys {keys}{advice}"
+    return f"{name} is one object with the keys {keys}{advice if len(advice) <= _MAX_ADVICE else ''}"
 
 
 def _locate_rows(name: str, blob: Buffer, members: Sequence[Member]) -> str:
@@ -318,8 +321,7 @@ async def _parse_literals(values: Mapping[Pointer, Resolved], principal: str) ->
     blobs = {value.path: value.blob for value in values.values()}
 
     def parse() -> dict[Pointer, Resolved]:
-        contents = {path: read_embedded_file(blob) for path, blob in blobs.items()}
-        parsed = {path: read_text_container(content) or content for path, content in contents.items()}
+        parsed = {path: read_content(blob) for path, blob in blobs.items()}
         return {pointer: msgspec.structs.replace(value, blob=parsed[value.path]) for pointer, value in values.items()}
 
     return await run_by_size(sum(map(len, blobs.values())), parse, principal=principal)

@@ -19,10 +19,9 @@ from mcp_mirror.memory.code.failures import build_error, explain_unknown_names, 
 from mcp_mirror.memory.code.inputs import (
     ValueBudget,
     check_variables,
-    read_embedded_file,
+    read_content,
     read_files,
     read_inputs,
-    read_text_container,
 )
 from mcp_mirror.memory.code.progress import Progress
 from mcp_mirror.memory.code.sandbox import TYPE_CHECK, CallAnswer, Failure, Outcome, Script
@@ -210,8 +209,7 @@ async def _convert_result(name: str, result: ScriptToolResult, progress: Progres
         return {"exc_type": "RuntimeError", "message": error}
 
     def read_result() -> str:
-        content = read_embedded_file(value)
-        parsed = read_text_container(content) or content
+        parsed = read_content(value)
         progress.parsed.setdefault(f"the result of {name}", parsed)
         return str(parsed, "utf-8", "replace")
 

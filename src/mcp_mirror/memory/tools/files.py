@@ -54,23 +54,16 @@ def _read_as_json(call: ToolInput) -> Iterator[Buffer]:
 def _is_utf8(file: int) -> bool:
     """Whether a file is UTF-8 text without null bytes."""
     with suppress(UnicodeDecodeError):
-        return all("\0" not in text for text in _decode(file))
+        return all("\0" not in text for text in codecs.iterdecode(_read_pieces(file), "utf-8"))
     return False
 
 
 def _escape(file: int) -> Iterator[bytes]:
     try:
-        for text in _decode(file):
+        for text in codecs.iterdecode(_read_pieces(file), "utf-8"):
             yield msgspec.json.encode(text)[1:-1]
     except UnicodeDecodeError:
         raise ToolError("The file was changed while it was read. Try again.") from None
-
-
-def _decode(file: int) -> Iterator[str]:
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    for piece in _read_pieces(file):
-        yield decoder.decode(piece)
-    yield decoder.decode(b"", final=True)
 
 
 def _read_pieces(file: int) -> Iterator[bytes]:

@@ -119,7 +119,7 @@ async def save_value(call: ToolInput, value: NewValue) -> SavedValue:
         inputs = (*(str(source.path) for source in value.inputs), *value.paths)
         provenance = Provenance(OWN_NAME, call.tool, digest.hexdigest(), inputs, memory.trace.traceparent)
         writer = memory.services.writer
-        await writer.store_result(call.namespace, provenance, options, result.captured, format_labels(labels))
+        await writer.store_result(call.namespace, provenance, options.bases, result.captured, format_labels(labels))
         memory.trace.path = options.bases.value
     return SavedValue(options.bases.value, result.notice)
 

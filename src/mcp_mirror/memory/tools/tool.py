@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -257,24 +258,20 @@ def _read_number(raw: bytes) -> int | None:
     return int(match[1]) if match else None
 
 
-def _make_json_reader(opening: bytes) -> Callable[[bytes], bytes | None]:
-    """A reader of JSON that begins with `opening`, or of a string with such JSON. It returns None for other JSON."""
-
-    def read(raw: bytes) -> bytes | None:
-        if (text := decode_as(raw, str)) is None:
-            return raw if raw[:1] == opening else None
-        json_text: bytes = text.strip().encode()
-        return json_text if json_text[:1] == opening and is_json(json_text) else None
-
-    return read
+def _read_json(opening: bytes, raw: bytes) -> bytes | None:
+    """JSON that begins with `opening`, also in a string; None for other JSON."""
+    if (text := decode_as(raw, str)) is None:
+        return raw if raw[:1] == opening else None
+    json_text: bytes = text.strip().encode()
+    return json_text if json_text[:1] == opening and is_json(json_text) else None
 
 
 _KINDS: Final[Mapping[str, tuple[Callable[[bytes], Any], str]]] = {
     "string": (lambda raw: decode_as(raw, str), "text"),
     "integer": (_read_number, "a whole number"),
     "boolean": (lambda raw: {"true": True, "false": False}.get(_unquote(raw)), "true or false"),
-    "array": (_make_json_reader(b"["), "a list"),
-    "object": (_make_json_reader(b"{"), "an object"),
+    "array": (partial(_read_json, b"["), "a list"),
+    "object": (partial(_read_json, b"{"), "an object"),
 }
 """The types of arguments: the reader of a value, which returns None for other types, and the name in errors."""
 _ANY: Final[tuple[Callable[[bytes], Any], str]] = (bytes, "JSON")
