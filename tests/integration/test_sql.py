@@ -228,6 +228,15 @@ def test_a_drawn_table_keeps_bars_commas_and_quotes_of_its_cells() -> None:
     assert types(text) == {"id": "BIGINT", "text": "VARCHAR"}
 
 
+@pytest.mark.parametrize("row", ["| {} | a, b |\n", " {} | a, b\n"], ids=["markdown", "psql"])
+def test_a_long_drawn_table_has_columns(row: str) -> None:
+    head = "| id | text |\n|---|---|\n" if row.startswith("|") else " id | text\n----+-----\n"
+    text = head + "".join(map(row.format, range(1000)))
+    assert rows("SELECT max(id) AS last, count(*) AS n, min(text) AS text FROM t", t=text) == [
+        {"last": 999, "n": 1000, "text": "a, b"}
+    ]
+
+
 def test_columns_that_are_aligned_with_spaces_have_their_cells() -> None:
     listed = "CONTAINER ID   STATUS        PORTS       NAMES\n"
     listed += "".join(

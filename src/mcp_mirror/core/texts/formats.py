@@ -222,9 +222,12 @@ def _drop_footer(text: str) -> tuple[str, ...]:
 
 
 def _ends_in_table(edges: Edges) -> bool:
-    """Whether a text that begins with a drawn table may be one to its end: half of its last lines have bars."""
+    """Whether a text that begins with a drawn table may be one to its end: half of its last lines have bars.
+
+    An unknown end may be one.
+    """
     lines = edges.end.split("\n")
-    return edges.is_whole or 2 * sum(_BAR.search(line) is not None for line in lines) >= len(lines)
+    return edges.is_whole or not edges.end or 2 * sum(_BAR.search(line) is not None for line in lines) >= len(lines)
 
 
 def _name_table(table: PipeTable | None) -> str:
