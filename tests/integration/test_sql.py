@@ -269,6 +269,18 @@ def test_columns_of_numbers_have_their_cells() -> None:
     assert rows("SELECT count(*) AS n FROM t", t=listed * 3) == [{"n": 3 * 602}]
 
 
+@pytest.mark.parametrize("end", ["", "            \n"], ids=["stripped", "padded"])
+def test_a_data_frame_has_the_name_of_its_index(end: str) -> None:
+    head = f"{'':10}  {'Open':>6}  {'Volume':>8}\nDate{end or chr(10)}"
+    frame = head + "".join(f"2026-11-{day:02}  {day + 0.5:6.2f}  {day * 1000:8}\n" for day in range(1, 30))
+    assert types(frame) == {"Date": "VARCHAR", "Open": "DOUBLE", "Volume": "BIGINT"}
+    assert rows("SELECT Date AS d, Open AS o FROM t ORDER BY Volume DESC LIMIT 1", t=frame) == [
+        {"d": "2026-11-29", "o": 29.5}
+    ]
+    assert rows("SELECT count(*) AS n FROM t", t=frame + "\n[29 rows x 2 columns]") == [{"n": 29}]
+    assert types(frame.replace("Date", "a  b")) == {"line": "VARCHAR"}
+
+
 def test_bars_and_backslashes_in_cells_of_a_box_stay() -> None:
     box = "┌────┬───────┐\n│ id │ first │\n│    │ name  │\n├────┼───────┤\n│ 1  │ a|b   │\n│ 2  │ c\\|d  │\n"
     assert rows('SELECT "first name" AS n FROM t ORDER BY id', t=box) == [{"n": "a|b"}, {"n": "c\\|d"}]
@@ -1288,6 +1300,7 @@ def test_texts_with_numbers_within_json_are_not_compared_as_texts(sql: str) -> N
         ("SELECT max(x) AS v FROM (SELECT length(note->>'price') AS x FROM t)", 4),
         ("SELECT max(concat(note->>'price')) AS v FROM t", "98.5"),
         ("SELECT list_filter([1, 2], lambda y: y > 1)[1] AS v FROM t LIMIT 1", 2),
+        ("SELECT list_filter([1, 2], y -> y > 1)[1] AS v FROM t LIMIT 1", 2),
     ],
 )
 def test_other_values_within_objects_are_compared(sql: str, found: object) -> None:

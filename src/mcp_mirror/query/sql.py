@@ -46,6 +46,8 @@ _NO_PROGRESS: Final = "SET enable_progress_bar = false"
 """DuckDB would draw a bar on standard output."""
 _UTC: Final = "SET TimeZone = 'UTC'"
 """DuckDB would take days and hours of TIMESTAMPTZ in the time zone of the machine."""
+_ARROW: Final = "SET lambda_syntax = 'ENABLE_SINGLE_ARROW'"
+"""Accepts `x -> x + 1` beside `lambda x: x + 1`. A later version may not have this setting."""
 _INLINE_BYTES: Final = 1 << 20
 """Bytes of a result above which it is written to a file."""
 _FETCHED: Final = 2000
@@ -171,6 +173,8 @@ def open_database() -> Iterator["DuckDBPyConnection"]:
     with closing(duckdb.connect(":memory:", config=config)) as database:
         database.execute(_NO_PROGRESS)
         database.execute(_UTC)
+        with suppress(duckdb.Error):
+            database.execute(_ARROW)
         yield database
 
 
