@@ -181,6 +181,30 @@ def test_keys_in_brackets_are_read(expression: str, found: str) -> None:
     assert select(json.dumps(PRICES).encode(), expression) == found.encode()
 
 
+@pytest.mark.parametrize(
+    ("expression", "found"),
+    [
+        ("by.*.of.n", "[1,2]"),
+        ("by.*.of.more.n | max(@)", "20"),
+        ("max(by.*.of.n)", "2"),
+        ("by.*.of.[n]", "[[1],[2]]"),
+        ("by.*.of.more.{m: n}", '[{"m":10},{"m":20}]'),
+        ("by.*.of.length(@)", "2"),
+        ("[by.*.of.n][0]", "[1,2]"),
+        ("by.*.of.more | [].n", "[10,20]"),
+    ],
+)
+def test_keys_after_a_star_are_those_of_each_value(expression: str, found: str) -> None:
+    value = {"by": {"a": {"of": {"n": 1, "more": {"n": 10}}}, "b": {"of": {"n": 2, "more": {"n": 20}}}}}
+    assert select(json.dumps(value).encode(), expression) == found.encode()
+
+
+@pytest.mark.parametrize("expression", ["sum([].id) / length(@)", "[0].id + `1`", "[?id % `2` == `0`]"])
+def test_arithmetic_is_an_error_that_names_functions(expression: str) -> None:
+    with pytest.raises(ToolError, match="JMESPath has no arithmetic, only functions of arrays such as sum"):
+        select(json.dumps(PRICES).encode(), expression)
+
+
 def test_a_wrong_expression_is_quoted_as_it_is() -> None:
     with pytest.raises(ToolError, match=re.escape("for expression: \"[0]['id'] in a")):
         select(b"[]", "[0]['id'] in a")
