@@ -633,6 +633,19 @@ def test_an_object_whose_arrays_do_not_fit_each_other_is_one_row(value: dict[str
     assert rows("SELECT count(*) AS n FROM t", t=value) == [{"n": 1}]
 
 
+def test_a_count_of_an_object_is_refused_with_the_key_of_its_rows() -> None:
+    page = {"few": [{"a": 1}, {"a": 2}], "rows": [{"id": number} for number in range(200)], "total": 200}
+    for sql in ("SELECT count(*) FROM t", "FROM T SELECT count() AS n"):
+        message = failure(sql, t=page).message
+        assert message.startswith('count(*) is 1, because "t" is one object with 200 rows in its column "rows"')
+    assert rows("SELECT count(*) AS n FROM (SELECT unnest(rows) FROM t)", t=page) == [{"n": 200}]
+    assert rows("SELECT count(*) AS n FROM t WHERE total = 200", t=page) == [{"n": 1}]
+    assert rows("SELECT count(*) AS n FROM o", t=page, o=page["rows"]) == [{"n": 200}]
+    one: list[object] = [[page], {"rows": [{"id": 1}], "total": 1}, {"rows": None, "total": 1}, "x"]
+    for value in one:
+        assert rows("SELECT count(*) AS n FROM t", t=value) == [{"n": 1}]
+
+
 def test_json_lines_of_such_objects_stay_rows() -> None:
     text = "\n".join(json.dumps({f"r{at}": {"n": at} for at in range(4)}) for _ in range(3))
     assert rows("SELECT r3.n AS n FROM t", t=text) == [{"n": 3}] * 3
