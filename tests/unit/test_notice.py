@@ -615,6 +615,15 @@ def test_the_rows_in_the_only_row_of_a_table_are_shown(row: object, line: str) -
     assert shown.startswith(line)
 
 
+@pytest.mark.parametrize(
+    "value", [[{"id": 7, "state": {}, "items": ROWS}], {"0": {"id": 7, "state": {}, "items": ROWS}}]
+)
+def test_the_keys_in_the_only_member_around_rows_are_named(value: object) -> None:
+    notice = notice_of(value)
+    assert " kB (id, state, items)." in notice
+    assert f'fields of "{BASE}/0/items", array[90], with first values: number 0, title "issue 0"' in notice
+
+
 def test_records_beside_a_short_text_are_shown() -> None:
     by_version = {f"1.0.{n}": {"version": f"1.0.{n}", "size": n} for n in range(90)}
     notice = notice_of({"name": "x", "tags": [{"a": 1}], "readme": "word " * 90, "versions": by_version})

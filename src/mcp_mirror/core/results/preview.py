@@ -401,11 +401,11 @@ def _format_field(first: Buffer | None, kinds: Sequence[Kind]) -> str:
     """The value of a field in the first object, a large one as its type, and the types of values in other objects."""
     kind = None if first is None else kind_at(first, 0)
     if first is None or (kind in ("object", "array") and len(first) > _MAX_STRING):
-        return " or ".join(f"{name}{_name_keys(first)}" if first and name == kind else name for name in kinds)
+        return " or ".join(f"{name}{name_keys(first)}" if first and name == kind else name for name in kinds)
     return " or ".join((_format_cell(first, trim(first)), *(name for name in kinds if name != kind)))
 
 
-def _name_keys(blob: Buffer) -> str:
+def name_keys(blob: Buffer) -> str:
     """The first keys of an object, or of the first object of an array, in brackets; empty for any other value."""
     span, of = trim(blob), ""
     if kind_at(blob, span.start) == "array":
