@@ -405,6 +405,23 @@ async def test_a_text_with_rows_is_refused_with_the_query_that_makes_them(
         assert refused.text.endswith("is text. Pass another path that fits, or a literal value.")
 
 
+async def test_one_value_for_an_argument_with_several_gets_an_array_of_its_path() -> None:
+    async with Mirror() as mirror:
+
+        @mirror.tool
+        def send(to: list[str], ids: list[int] | None = None) -> str:
+            return f"{to} {ids}"
+
+        path = await mirror.put({"from": "ada@example.org", "id": 7, "more": {"of": "it"}})
+        for argument, key, sent in (("to", "from", "['ada@example.org'] None"), ("ids", "id", "[] [7]")):
+            refused = await mirror.call("send_mirrored", {"to": [], argument: f"{path}/{key}"})
+            assert refused.is_error
+            assert refused.text.endswith(f' Pass an array with the path: ["{path}/{key}"].')
+            assert (await mirror.call("send_mirrored", {"to": [], argument: [f"{path}/{key}"]})).text == sent
+        refused = await mirror.call("send_mirrored", {"to": f"{path}/more"})
+        assert refused.text.endswith("is object. Pass a path below it that fits, or a literal value.")
+
+
 async def test_a_text_without_rows_is_refused_without_a_query(mirror: Mirror) -> None:
     for text in ("two\nlines", 'Total:\n{"total": 20}'):
         refused = await mirror.call("count_mirrored", {"orders": await mirror.put(text)})

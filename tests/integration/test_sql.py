@@ -227,6 +227,15 @@ def test_a_drawn_table_keeps_bars_commas_and_quotes_of_its_cells() -> None:
     assert types(text) == {"id": "BIGINT", "text": "VARCHAR"}
 
 
+@pytest.mark.parametrize("row", ["| {} | a, b |\n", " {} | a, b\n"], ids=["markdown", "psql"])
+def test_a_long_drawn_table_has_columns(row: str) -> None:
+    head = "| id | text |\n|---|---|\n" if row.startswith("|") else " id | text\n----+-----\n"
+    text = head + "".join(map(row.format, range(1000)))
+    assert rows("SELECT max(id) AS last, count(*) AS n, min(text) AS text FROM t", t=text) == [
+        {"last": 999, "n": 1000, "text": "a, b"}
+    ]
+
+
 def test_columns_that_are_aligned_with_spaces_have_their_cells() -> None:
     listed = "CONTAINER ID   STATUS        PORTS       NAMES\n"
     listed += "".join(
@@ -257,6 +266,18 @@ def test_columns_of_numbers_have_their_cells() -> None:
     assert rows("SELECT count(*) AS n FROM t", t="top\nTasks\n\n" + listed) == [{"n": 601}]
     assert types(listed + "ann B        7  0.0  46444 14140 ?        Ss   sh\n") == {"line": "VARCHAR"}
     assert rows("SELECT count(*) AS n FROM t", t=listed * 3) == [{"n": 3 * 602}]
+
+
+@pytest.mark.parametrize("end", ["", "            \n"], ids=["stripped", "padded"])
+def test_a_data_frame_has_the_name_of_its_index(end: str) -> None:
+    head = f"{'':10}  {'Open':>6}  {'Volume':>8}\nDate{end or chr(10)}"
+    frame = head + "".join(f"2026-11-{day:02}  {day + 0.5:6.2f}  {day * 1000:8}\n" for day in range(1, 30))
+    assert types(frame) == {"Date": "VARCHAR", "Open": "DOUBLE", "Volume": "BIGINT"}
+    assert rows("SELECT Date AS d, Open AS o FROM t ORDER BY Volume DESC LIMIT 1", t=frame) == [
+        {"d": "2026-11-29", "o": 29.5}
+    ]
+    assert rows("SELECT count(*) AS n FROM t", t=frame + "\n[29 rows x 2 columns]") == [{"n": 29}]
+    assert types(frame.replace("Date", "a  b")) == {"line": "VARCHAR"}
 
 
 def test_bars_and_backslashes_in_cells_of_a_box_stay() -> None:
@@ -609,6 +630,19 @@ def test_an_object_with_the_columns_of_a_table_is_this_table(value: object) -> N
 )
 def test_an_object_whose_arrays_do_not_fit_each_other_is_one_row(value: dict[str, Any]) -> None:
     assert rows("SELECT count(*) AS n FROM t", t=value) == [{"n": 1}]
+
+
+def test_a_count_of_an_object_is_refused_with_the_key_of_its_rows() -> None:
+    page = {"few": [{"a": 1}, {"a": 2}], "rows": [{"id": number} for number in range(200)], "total": 200}
+    for sql in ("SELECT count(*) FROM t", "FROM T SELECT count() AS n"):
+        message = failure(sql, t=page).message
+        assert message.startswith('count(*) is 1, because "t" is one object with 200 rows in its column "rows"')
+    assert rows("SELECT count(*) AS n FROM (SELECT unnest(rows) FROM t)", t=page) == [{"n": 200}]
+    assert rows("SELECT count(*) AS n FROM t WHERE total = 200", t=page) == [{"n": 1}]
+    assert rows("SELECT count(*) AS n FROM o", t=page, o=page["rows"]) == [{"n": 200}]
+    one: list[object] = [[page], {"rows": [{"id": 1}], "total": 1}, {"rows": None, "total": 1}, "x"]
+    for value in one:
+        assert rows("SELECT count(*) AS n FROM t", t=value) == [{"n": 1}]
 
 
 def test_json_lines_of_such_objects_stay_rows() -> None:
@@ -1282,6 +1316,7 @@ def test_texts_with_numbers_within_json_are_not_compared_as_texts(sql: str) -> N
         ("SELECT max(x) AS v FROM (SELECT length(note->>'price') AS x FROM t)", 4),
         ("SELECT max(concat(note->>'price')) AS v FROM t", "98.5"),
         ("SELECT list_filter([1, 2], lambda y: y > 1)[1] AS v FROM t LIMIT 1", 2),
+        ("SELECT list_filter([1, 2], y -> y > 1)[1] AS v FROM t LIMIT 1", 2),
     ],
 )
 def test_other_values_within_objects_are_compared(sql: str, found: object) -> None:

@@ -586,6 +586,53 @@ def test_small_values_beside_nested_rows_are_named(value: Any, lines: list[str])
     assert [line for line in notice.splitlines() if line.startswith("also in ")] == lines
 
 
+def test_a_small_object_that_is_listed_has_no_further_line() -> None:
+    value = {"from": {"name": "Ada", "mail": "ada@example.org"}, "items": ROWS}
+    notice = notice_of(json.dumps(value, indent=2).encode())
+    assert 'This path stands for object: "from" {"name": "Ada","mail": "ada@example.org"}, "items" array[90]' in notice
+    assert "also in " not in notice
+
+
+@pytest.mark.parametrize(
+    ("row", "line"),
+    [
+        (
+            {"id": 7, "items": ROWS},
+            f'fields of "{BASE}/data/0/items", array[90], with first values: number 0, title "issue 0"',
+        ),
+        ({"id": 7, "rows": [["day", 1]] * 900}, f'first row of "{BASE}/data/0/rows": "day", 1'),
+        (
+            {"id": 7, "by": {f"d{n}": row for n, row in enumerate(ROWS)}},
+            f'"{BASE}/data/0/by" has 90 objects, the first at "d0"; fields with first values: number 0, ',
+        ),
+        ({"n": 7, "more": ROWS[:1], "m": [[n] * 9 for n in range(90)]}, 'fields of "data", with first values: n 7'),
+    ],
+)
+def test_the_rows_in_the_only_row_of_a_table_are_shown(row: object, line: str) -> None:
+    (shown,) = (
+        line for line in notice_of({"data": [row], "total": 1}).splitlines() if '", with' in line or "first" in line
+    )
+    assert shown.startswith(line)
+
+
+@pytest.mark.parametrize(
+    "value", [[{"id": 7, "state": {}, "items": ROWS}], {"0": {"id": 7, "state": {}, "items": ROWS}}]
+)
+def test_the_keys_in_the_only_member_around_rows_are_named(value: object) -> None:
+    notice = notice_of(value)
+    assert " kB (id, state, items)." in notice
+    assert f'fields of "{BASE}/0/items", array[90], with first values: number 0, title "issue 0"' in notice
+
+
+def test_records_beside_a_short_text_are_shown() -> None:
+    by_version = {f"1.0.{n}": {"version": f"1.0.{n}", "size": n} for n in range(90)}
+    notice = notice_of({"name": "x", "tags": [{"a": 1}], "readme": "word " * 90, "versions": by_version})
+    assert (
+        '"versions" has 90 objects, the first at "1.0.0"; fields with first values: version "1.0.0", size 0' in notice
+    )
+    assert f'"readme" text 450 B at "{BASE}/readme"' in notice
+
+
 def test_the_cursor_beside_rows_has_room_before_values_further_out() -> None:
     answer = {"statusCode": 200, "statusText": "OK", "timing": "8ms"}
     body = {"data": {"items": {"edges": ROWS, "pageInfo": CURSOR}}}

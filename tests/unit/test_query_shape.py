@@ -133,6 +133,85 @@ def test_an_expression_compares_with_keys_of_the_value(expression: str, found: s
     assert select(ROWS, expression) == found.encode()
 
 
+PRICES = [{"id": 1, "price": "9.50"}, {"id": 2, "price": "10.20"}, {"id": 3, "price": "2.75"}]
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "max([].price)",
+        "min([:2].price)",
+        "sort([].price)",
+        "sort_by(@, &price)[].id",
+        "max_by(@, &price).id",
+        "[?price > '10'].id",
+        "[?price >= '10'] | length(@)",
+    ],
+)
+def test_numbers_in_texts_are_not_ordered_letter_by_letter(expression: str) -> None:
+    with pytest.raises(ToolError, match=r"letter by letter, not as numbers\. Convert them: \[\]\.to_number\(KEY\)"):
+        select(json.dumps(PRICES).encode(), expression)
+
+
+@pytest.mark.parametrize(
+    ("expression", "found"),
+    [
+        ("max([].to_number(price))", "10.2"),
+        ("sort_by(@, &to_number(price))[].id", "[3,1,2]"),
+        ("max([?id != `2`].price)", '"9.50"'),
+        ("min_by([?id != `2`], &price).id", "3"),
+        ("[?price == '9.50'].id", "[1]"),
+        ("sort(['b', '10', '9'])", '["10","9","b"]'),
+        ("max(['2026-11-02', '2026-11-10'])", '"2026-11-10"'),
+    ],
+)
+def test_texts_whose_order_is_that_of_numbers_have_an_order(expression: str, found: str) -> None:
+    assert select(json.dumps(PRICES).encode(), expression) == found.encode()
+
+
+@pytest.mark.parametrize(
+    ("expression", "found"),
+    [
+        ("[0]['price']", '"9.50"'),
+        ('[0][ "price" ]', '"9.50"'),
+        ("[?price == '[0][\"a\"]' || id == `1`] | [0]['id']", "1"),
+    ],
+)
+def test_keys_in_brackets_are_read(expression: str, found: str) -> None:
+    assert select(json.dumps(PRICES).encode(), expression) == found.encode()
+
+
+@pytest.mark.parametrize(
+    ("expression", "found"),
+    [
+        ("by.*.of.n", "[1,2]"),
+        ("by.*.of.more.n | max(@)", "20"),
+        ("max(by.*.of.n)", "2"),
+        ("by.*.of.[n]", "[[1],[2]]"),
+        ("by.*.of.more.{m: n}", '[{"m":10},{"m":20}]'),
+        ("by.*.of.length(@)", "2"),
+        ("[by.*.of.n][0]", "[1,2]"),
+        ("by.*.of.more | [].n", "[10,20]"),
+    ],
+)
+def test_keys_after_a_star_are_those_of_each_value(expression: str, found: str) -> None:
+    value = {"by": {"a": {"of": {"n": 1, "more": {"n": 10}}}, "b": {"of": {"n": 2, "more": {"n": 20}}}}}
+    assert select(json.dumps(value).encode(), expression) == found.encode()
+
+
+@pytest.mark.parametrize("expression", ["sum([].id) / length(@)", "[0].id + `1`", "[?id % `2` == `0`]"])
+def test_arithmetic_is_an_error_that_names_functions(expression: str) -> None:
+    with pytest.raises(ToolError, match="JMESPath has no arithmetic, only functions of arrays such as sum"):
+        select(json.dumps(PRICES).encode(), expression)
+
+
+def test_a_wrong_expression_is_quoted_as_it_is() -> None:
+    with pytest.raises(ToolError, match=re.escape("for expression: \"[0]['id'] in a")):
+        select(b"[]", "[0]['id'] in a")
+    with pytest.raises(ToolError, match="does not work"):
+        select(b"[]", "[0]['id'] " + "'\\" * 50_000)
+
+
 @pytest.mark.parametrize(
     ("expression", "message"),
     [
@@ -208,6 +287,7 @@ BY_NAME = {"ada": {"age": 36}, "bo": {"age": 4}}
         ({"rows": [ADA, ADA]}, "rows[*][-1]", EACH.replace("[0]", "[-1]")),
         ({"rows": [ADA, ADA]}, "length(rows[][?age > `5`])", EACH.replace("[0]", "[?...]")),
         ({"rows": [{"of": [ADA]}, {"of": [ADA]}]}, "rows[].of[][0].age", EACH),
+        ({"rows": [{"of": [ADA]}, {"of": [ADA]}]}, "rows[].of[?age > `5`].name[0]", "for those of each array."),
         (
             {"by": {"a": {"of": [ADA]}, "b": {"of": []}}},
             "by.*.of[?age > `5`]",

@@ -318,6 +318,14 @@ DISKS = "Disk     Size Used Mounted on\n/dev/a    20G    0 /\nnone    1000K   2K
 MEMORY = "         total   used  free\nMem:   2468408  16506   120\nSwap:        0      0\n"
 BLOCKS = "NAME  MAJ:MIN RM  SIZE TYPE MOUNTPOINTS\nsda     8:0    0  256G disk \n└sda1   8:1    0    9G part /\n"
 ACTIVITY = " r  b   free  in cs\n 1  0 9339212 626 20\n 2  0 9339212 1780  4\n"
+FRAME = "        city   n     w\n3       Bonn  12  0.25\n9        Rio   8 -1.50\n12  New York   7   1.5\n"
+"""Data frames, as pandas prints them."""
+DAYS = """\
+                            Open  Close
+Date
+2026-11-01 00:00:00-04:00  100.5   99.0
+2026-11-02 00:00:00-05:00    NaN   12.5
+"""
 
 
 @pytest.mark.parametrize(
@@ -329,6 +337,9 @@ ACTIVITY = " r  b   free  in cs\n 1  0 9339212 626 20\n 2  0 9339212 1780  4\n"
         (MEMORY, " total used free", "Swap: 0 0 "),
         (BLOCKS, "NAME MAJ:MIN RM SIZE TYPE MOUNTPOINTS", "└sda1 8:1 0 9G part /"),
         (ACTIVITY, "r b free in cs", "2 0 9339212 1780 4"),
+        (FRAME, " city n w", "12 New York 7 1.5"),
+        (FRAME.replace("Rio", "a b"), " city n w", "12 New York 7 1.5"),
+        (DAYS, "Date Open Close", "2026-11-02 00:00:00-05:00 NaN 12.5"),
     ],
 )
 def test_columns_beside_numbers_have_the_cells_below_their_names(text: str, header: str, last: str) -> None:
@@ -363,6 +374,9 @@ def test_columns_beside_numbers_have_the_cells_below_their_names(text: str, head
         "A  B  C\n" + "1  2  3 long\n" * 20_000,
         "A  B  C\n\n1  2  3\n4  5  6\n",
         "A  B  C\n1  2  3\n\n4  5  6\n",
+        FRAME.replace("9 ", "3 "),
+        FRAME.replace("12 ", "AB "),
+        "                 n     m\nTicker\na            1.5    22\nBonn      A York   333\n",
         "The words of a text\nthat are lines with\n2 or 3 words at end\n",
         "",
     ],

@@ -225,6 +225,13 @@ def test_the_fields_of_a_large_nested_table_are_shown(above: tuple[str, ...]) ->
     assert rows.startswith(f'fields of "{BASE}/{"/".join(above)}/rows", array[900], with first values: id 0, note "x')
 
 
+def test_the_fields_of_objects_in_arrays_of_an_array_are_shown() -> None:
+    rows = [{"at": n, "state": "on"} for n in range(60)]
+    assert preview([rows, rows]).summary.endswith(
+        'array[2x60] of object, 3.22 kB; fields with first values: at 0, state "on"'
+    )
+
+
 @pytest.mark.parametrize("levels", [50, 5_000])
 def test_a_row_of_any_depth_is_described(levels: int) -> None:
     deep = b"[" * levels + b"]" * levels
@@ -484,6 +491,7 @@ def test_no_preview_costs_more_than_its_bound(value: Any) -> None:
     assert words("\n".join((shown.summary, *shown.lines)).encode()) <= MAX_PREVIEW_TOKENS + 30
 
 
+JOB = "build\tRun tests\t2026-11-01T00:00:00.1Z"
 STEPS = [f"[INFO] step {number}" for number in range(300)]
 
 
@@ -498,11 +506,31 @@ STEPS = [f"[INFO] step {number}" for number in range(300)]
             [*["compile a file of the project now"] * 90, "src/a.c:3:5: error: x undeclared", *["link"] * 9],
             ("... 92 lines, 1 with error ...", "90: src/a.c:3:5: error: x undeclared"),
         ),
+        (
+            [
+                *[f"{JOB} test {n} \x1b[32mPASSED\x1b[0m" for n in range(90)],
+                f"{JOB} \x1b[31mFAILED\x1b[0m test_x",
+                *["build\tRun tests\tend"] * 9,
+            ],
+            ("... 92 lines, 1 with FAILED ...", f"90: {JOB} [31mFAILED[0m test_x"),
+        ),
+        (
+            [*STEPS, "##[error]Process completed with exit code 1.", *STEPS],
+            ("... 593 lines, 1 with ##[error] ...", "300: ##[error]Process completed with exit code 1."),
+        ),
+        (
+            [*["level=info msg=ok"] * 90, "level=error msg=refused", *["level=info msg=ok"] * 9],
+            ("... 92 lines, 1 with level=error ...", "90: level=error msg=refused"),
+        ),
+        (
+            [*['{"level":"info","n":1}'] * 900, '{"level":"error","n":2}', *['{"level":"info","n":1}'] * 9],
+            ('... 902 lines, 1 with "level":"error" ...', '900: {"level":"error","n":2}'),
+        ),
         ([*STEPS, "[INFO] 0 errors, no error", *STEPS], ("... 593 lines ...",)),
         (["[ERROR] first", *STEPS], ("... 293 lines ...",)),
         ([*STEPS, "[ERROR] last"], ("... 293 lines ...",)),
     ],
-    ids=["log", "compiler", "no error", "at the beginning", "at the end"],
+    ids=["log", "compiler", "job", "runner", "logfmt", "JSON lines", "no error", "at the beginning", "at the end"],
 )
 def test_the_first_hidden_line_with_an_error_is_shown(lines: list[str], shown: tuple[str, ...]) -> None:
     found = preview("\n".join(lines)).lines

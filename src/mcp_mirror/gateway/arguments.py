@@ -358,8 +358,11 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
             advice = msgspec.structs.replace(
                 self._prepare_advice(location, error.wanted), is_named=lambda key: bool(types_of((*location, key)))
             )
+            in_array = _advise_array(error, types_of((*location, 0)))
+            if in_array and "object" not in error.own:
+                return in_array
             near = await advice.find_near(error.path)
-            return _name_path(error.cause, near) if near else await self._advise_query(error)
+            return _name_path(error.cause, near) if near else in_array or await self._advise_query(error)
         cause = str(error).removesuffix(_CORRECT).rstrip()
         if container := await run_fairly(self.call.namespace, _find_refused_container, pointers, self.entry.schema):
             return ToolError(f"{cause} Pass the path itself, not an {container} with the path.")
@@ -397,6 +400,14 @@ class ArgumentFitter(msgspec.Struct, frozen=True):
         find = partial(advise_query, text, error.path, error.wanted, has_sql=self.gateway.services.sql is not None)
         advised = await run_by_size(len(text), find, principal=self.call.namespace)
         return ToolError(f"{error.cause} {advised}") if advised else None
+
+
+def _advise_array(error: MisfitError, item_types: frozenset[str]) -> ToolError | None:
+    """Return an error with the path in an array, if the argument accepts an array of such values; else None."""
+    if "array" not in error.wanted or not error.own & item_types:
+        return None
+    path = as_json_string(str(error.path), _MAX_PATH_BYTES)
+    return ToolError(f"{error.cause} Pass an array with the path: [{path}].")
 
 
 def _find_refused_container(pointers: Pointers, schema: Schema) -> str | None:

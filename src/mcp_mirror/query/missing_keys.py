@@ -183,10 +183,11 @@ def _explain_no_array(value: Mapping[str, Any] | str, location: _GeneralLocation
     return f"The value at {place} is text, not an array." if place else None
 
 
-def _explain_items(node: Node, value: Any) -> str | None:
+def _explain_items(node: Node, value: Any, *, is_inner: bool = False) -> str | None:
     """Explain that the part after a projection selects from each of its items, or that a filter gets arrays.
 
     `rows[?open][0]` is the first item of each row: `rows[?open] | [0]` is the first row. So with `rows[].name[0]`.
+    `is_inner`: the projection is within another one, such as `groups[].rows[?open][0]`, and `value` is an item.
     """
     kind, children = node["type"], node["children"]
     if kind not in _PROJECTIONS:
@@ -195,14 +196,17 @@ def _explain_items(node: Node, value: Any) -> str | None:
         name, before = found
         items = _evaluate({**node, "children": [children[0], before, *children[2:]]}, value)
         if items and not any(isinstance(item, list) for item in items):
-            return f"{name} selects from each item before it, and no item is an array: write | {name} for all items."
+            form = f".[KEYS | {name}] for those of each array" if is_inner else f"| {name} for all items"
+            return f"{name} selects from each item before it, and no item is an array: write {form}."
     rows = _evaluate(children[0], value) if kind == "filter_projection" else None
     if isinstance(rows, list) and rows and all(isinstance(row, list) for row in rows):
         inner = next((item for row in rows for item in row), None)
         return (
             "The items before [?...] are arrays: write [] | [?...] in its place." if isinstance(inner, dict) else None
         )
-    return None
+    outer = _evaluate(children[0], value)
+    item = next(filter(None, outer), None) if isinstance(outer, list) else None
+    return _explain_items(children[1], item, is_inner=True) if item else None
 
 
 def _find_selector(node: Node) -> tuple[str, Node] | None:

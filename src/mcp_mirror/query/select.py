@@ -1,7 +1,9 @@
 """Evaluates JMESPath expressions on a JSON value. Numbers that are selected but not computed keep their digits."""
 
 import json
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import jmespath
@@ -16,7 +18,7 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.json_spans import kind_at, trim
 from mcp_mirror.query.missing_keys import NULL, Node, explain_nothing, find_made_keys, has_key, quote_key, walk
 from mcp_mirror.query.texts import IsOver, locate_text
-from mcp_mirror.query.unlike_types import explain_unlike_types
+from mcp_mirror.query.unlike_types import evaluate, explain_unlike_types
 from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer
 
@@ -65,19 +67,29 @@ _NEGATIVE_ZERO: Final = lazy_pattern(rb"-0(?![.0-9eE])")
 _ROOT: Final = lazy_pattern(r"\s*(?:\$\.?|\.)(?=[\w\"*]|\[[^'\"]|\s*\Z)")
 """The sign for the whole value at the beginning of an expression of JSONPath or jq, which JMESPath does not have.
 A name in brackets after it would be another expression there."""
+_KEY_IN_BRACKETS: Final = lazy_pattern(
+    r"""(?<=[\w\])"])\[\s*+(?:'(?P<raw>[^'\\]*+)'|"(?P<quoted>[^"\\]*+)")\s*+\]"""
+    r"""|'(?:\\.|[^'\\])*+'?+|"(?:\\.|[^"\\])*+"?+|`(?:\\.|[^`\\])*+`?+""",
+    re.DOTALL,
+)
+"""A key as other languages write it, `labels['a.b']`; or another quoted part, which stays as it is."""
 _OBJECT: Final = lazy_pattern(r"\s*(?:\[\s*)?\{\s*\"")
 """The beginning of an object, or of an array of objects."""
 _TAKES_TEXT: Final = frozenset({"contains", "starts_with", "ends_with"})
 """Functions whose second argument is a text, or a value that is searched for."""
 _OPERATORS: Final[Mapping[str, str]] = {"=": "==", "and": "&&", "or": "||"}
 """Operators of other languages, and those of JMESPath."""
+_ARITHMETIC: Final = ("+", "-", "/", "%")
+_NO_ARITHMETIC: Final = (
+    "JMESPath has no arithmetic, only functions of arrays such as sum(@), avg(@), max(@) and length(@)."
+)
 _FOREIGN: Final[Mapping[str, str]] = {
     "=>": "JMESPath has no `=>`: write [?KEY == 'text'] to filter and [].KEY to select.",  # of JavaScript
     "select(": "JMESPath has no select(): write [?KEY == 'text'] to filter.",  # of jq
 }
 """Parts of expressions in other languages, with advice."""
-_EMPTY: Final = (b"null", b"[]", b"{}", b"0")
-"""Results of an expression that finds nothing; 0 is the length or the sum of nothing."""
+_EMPTY: Final = lazy_pattern(rb"null|\{\}|0|\[[\[\],]*+")
+"""Results of an expression that finds nothing: 0 is the length or the sum of nothing, and arrays may be in others."""
 
 
 class Select(msgspec.Struct, frozen=True):
@@ -147,12 +159,11 @@ def select(blob: Buffer, expression: str) -> bytes:
             for a reason that the message explains, such as a missing key.
     """
     try:
-        root = _ROOT.match(expression)
-        compiled = jmespath.compile((expression[root.end() :].strip() or "@") if root else expression)
-        _check_compared_keys(compiled.parsed, blob)
+        parsed = _compile(expression)
+        _check_compared_keys(parsed, blob)
         parse_integer = int if _NEGATIVE_ZERO.search(blob) is None else _parse_integer
         value = json.loads(str(blob, "utf-8"), parse_int=parse_integer, parse_float=_parse_float)
-        found = msgspec.json.encode(_search(compiled, value, blob), enc_hook=_encode_number)
+        found = msgspec.json.encode(_search(parsed, value, blob), enc_hook=_encode_number)
     except JMESPathError as error:
         message = " ".join(str(error).split())[:300].rstrip(".")
         raise ToolError(f"`expression` does not work: {message}. {_advise(error)}") from None
@@ -160,23 +171,53 @@ def select(blob: Buffer, expression: str) -> bytes:
         raise ToolError("The result of `expression`, such as `&field`, is not a JSON value. Select values.") from None
     except (ValueError, OverflowError):
         raise ToolError("`expression` cannot process a number or a text of the value. Select other parts.") from None
-    if value and found in _EMPTY:
-        reason = explain_nothing(compiled.parsed, blob, value) or explain_unlike_types(compiled.parsed, value)
+    if value and _EMPTY.fullmatch(found):
+        reason = explain_nothing(parsed, blob, value) or explain_unlike_types(parsed, value)
         if reason:
             raise ToolError(f"{found.decode()}: the expression finds nothing. {reason}")
     return found
 
 
-def _search(compiled: Any, value: object, blob: Buffer) -> object:
-    """The result of a compiled expression; JMESPathError if the expression does not fit the value.
+def _compile(expression: str) -> Node:
+    """Parse an expression, which may begin with the sign for the whole value.
 
-    A ToolError explains a comparison of different types, and a function that gets nothing because the value does not
-    have a key where the expression looks for it.
+    If it is not valid, `labels['a.b']` is read as `labels."a.b"`.
+    """
+    root = _ROOT.match(expression)
+    expression = (expression[root.end() :].strip() or "@") if root else expression
+    try:
+        return _continue_projections(jmespath.compile(expression).parsed)
+    except ParseError:
+        with suppress(ParseError):
+            return _continue_projections(jmespath.compile(_KEY_IN_BRACKETS.sub(_write_key, expression)).parsed)
+        raise
+
+
+def _continue_projections(node: Node) -> Node:
+    """Select keys after `.*` from each value: the library reads `a.*.b.c` as `(a.*.b).c`, which is always null."""
+    children = [_continue_projections(child) if isinstance(child, Mapping) else child for child in node["children"]]
+    if node["type"] == "subexpression" and children[0]["type"] == "value_projection":
+        before, each = children[0]["children"]
+        if children[1]["type"] != "function_expression":
+            return {"type": "value_projection", "children": [before, {**node, "children": [each, *children[1:]]}]}
+    return {**node, "children": children}
+
+
+def _write_key(part: re.Match[str]) -> str:
+    key = part["quoted"] if part["raw"] is None else part["raw"]
+    return part[0] if key is None else f".{json.dumps(key)}"
+
+
+def _search(parsed: Node, value: object, blob: Buffer) -> object:
+    """The result of a parsed expression; JMESPathError if the expression does not fit the value.
+
+    A ToolError explains a comparison of different types or of numbers in texts, and a function that gets nothing
+    because the value does not have a key where the expression looks for it.
     """
     try:
-        return compiled.search(value)
+        return evaluate(parsed, value)
     except JMESPathTypeError as error:
-        if error.actual_type != "null" or (reason := explain_nothing(compiled.parsed, blob, value)) is None:
+        if error.actual_type != "null" or (reason := explain_nothing(parsed, blob, value)) is None:
             raise
         raise ToolError(f"`expression` does not work: {error.function_name}() gets null. {reason}") from None
     except TypeError:  # max_by and min_by check only the type of the first value
@@ -192,7 +233,8 @@ def _advise(error: JMESPathError) -> str:
         token = str(error.token_value)
         if error.token_type == "NUMBER":  # noqa: S105
             return f"Write a number in backticks (`{token}`) and an index in brackets ([0])."
-        if advice := next((advice for sign, advice in _FOREIGN.items() if sign in (error.expression or "")), ""):
+        foreign = (advice for sign, advice in _FOREIGN.items() if sign in (error.expression or ""))
+        if advice := next(foreign, _NO_ARITHMETIC if token in _ARITHMETIC else ""):
             return advice
         if operator := _OPERATORS.get(token.lower()):
             return f"Write `{operator}` in place of `{token}`."
@@ -217,7 +259,8 @@ def _check_compared_keys(parsed: Node, blob: Buffer) -> None:
         if name is None or name in NULL or name in made or has_key(blob, name):
             continue
         quoted = quote_key(name)
-        literal = f"`{name}`" if name in ("true", "false") else "'" + quoted[1:-1].replace("'", "\\'") + "'"
+        word = name.lower()
+        literal = f"`{word}`" if word in ("true", "false") else "'" + quoted[1:-1].replace("'", "\\'") + "'"
         raise ToolError(
             f"`expression` compares with a key {quoted}, which the value does not have. "
             f"Double quotes enclose names of keys; write {literal}."

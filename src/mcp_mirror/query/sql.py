@@ -46,6 +46,8 @@ _NO_PROGRESS: Final = "SET enable_progress_bar = false"
 """DuckDB would draw a bar on standard output."""
 _UTC: Final = "SET TimeZone = 'UTC'"
 """DuckDB would take days and hours of TIMESTAMPTZ in the time zone of the machine."""
+_ARROW: Final = "SET lambda_syntax = 'ENABLE_SINGLE_ARROW'"
+"""Accepts `x -> x + 1` beside `lambda x: x + 1`. A later version may not have this setting."""
 _INLINE_BYTES: Final = 1 << 20
 """Bytes of a result above which it is written to a file."""
 _FETCHED: Final = 2000
@@ -129,18 +131,21 @@ def run_sql(sql: str, tables: Sequence[TableSource], max_bytes: int, result_file
     import duckdb  # noqa: PLC0415  # an extra
 
     blobs = [map_sent(table.value) for table in tables]
-    texts = [
-        table.name
+    kinds = {
+        table.name: "text" if table.is_media else kind_at(blob, skip_space(blob, 0))
         for table, blob in zip(tables, blobs, strict=True)
-        if table.is_media or kind_at(blob, skip_space(blob, 0)) == "text"
-    ]
+    }
     with open_database() as database:
         try:
             nodes = _check_query(database, sql, [table.name for table in tables])
             with ThreadPoolExecutor(_LOADS) as threads:  # DuckDB reads an array in one thread
                 list(threads.map(partial(_load, database), tables, blobs))
             lock_database(database)
-            if explained := explain_text_order(database, nodes, _list_columns(database), MISSING):
+            columns = _list_columns(database)
+            objects = {name: columns[name] for name in columns if kinds.get(name) == "object"}
+            if counted := _explain_count(database, nodes, objects):
+                return SqlFailure(counted, "Count")
+            if explained := explain_text_order(database, nodes, columns, MISSING):
                 return SqlFailure(explained, "TextOrder")
             return _fetch(database, sql, max_bytes, result_file)
         except _FailedError as error:
@@ -153,7 +158,7 @@ def run_sql(sql: str, tables: Sequence[TableSource], max_bytes: int, result_file
                 is_limit=True,
             )
         except duckdb.Error as error:
-            return _describe_error(database, error, sql, texts)
+            return _describe_error(database, error, sql, [name for name in kinds if kinds[name] == "text"])
 
 
 @contextmanager
@@ -165,6 +170,8 @@ def open_database() -> Iterator["DuckDBPyConnection"]:
     with closing(duckdb.connect(":memory:", config=config)) as database:
         database.execute(_NO_PROGRESS)
         database.execute(_UTC)
+        with suppress(duckdb.Error):
+            database.execute(_ARROW)
         yield database
 
 
@@ -404,6 +411,30 @@ def _explain_rows(database: "DuckDBPyConnection", table: str, columns: Mapping[s
             location = "/".join(map(escape_token, (column, *keys)))
             return f"{_quote(table)} has rows in {_quote(location)}: add this to its path in `inputs`."
     return _explain_cells(table, columns) or _explain_mixed_items(database, table, columns)
+
+
+def _explain_count(
+    database: "DuckDBPyConnection", nodes: Sequence[Mapping[str, Any]], objects: Mapping[str, Mapping[str, str]]
+) -> str:
+    """Explain that a query only counts the one row of an object, whose rows are in a column; empty for any other.
+
+    `objects` has the columns of the tables of objects.
+    """
+    functions = {node.get("function_name") for node in nodes}
+    if "count_star" not in functions or any(node.get("class") == "COLUMN_REF" for node in nodes):
+        return ""
+    read = {str(node["table_name"]).casefold() for node in nodes if node.get("type") == "BASE_TABLE"}
+    for table in objects:
+        columns = [column for column, kind in objects[table].items() if _OBJECTS.fullmatch(kind)]
+        if not columns or table.casefold() not in read:
+            continue
+        sizes = ", ".join(f"any_value(len({quote_name(column)}))" for column in columns)
+        count, *found = database.execute(f"SELECT count(*), {sizes} FROM {quote_name(table)}").fetchone() or (0,)  # noqa: S608  # quoted names
+        size, column = max(zip((size or 0 for size in found), columns, strict=True), default=(0, ""))
+        if count == 1 and size > 1:
+            rows = f"{size:,} rows in its column {_quote(column)}: add the key to its path in `inputs`."
+            return f"count(*) is 1, because {_quote(table)} is one object with {rows}"
+    return ""
 
 
 def _explain_cells(table: str, columns: Mapping[str, str]) -> str:

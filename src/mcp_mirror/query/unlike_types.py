@@ -1,21 +1,29 @@
-"""Explains why an expression finds nothing: it compares a text with a number, a boolean or null that is written alike.
+"""Finds comparisons of types that an expression does not mean: texts with numbers or the like, or numbers in texts.
 
-Many databases return large or decimal numbers as texts, so `[?id == `7`]` finds nothing where `[?id == '7']` does.
+Many servers return large or decimal numbers as texts. So `[?id == `7`]` finds nothing where `[?id == '7']` does, and
+`max(prices)` is "9.50" where one of the prices is "10.20".
 """
 
 import json
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from jmespath import Options
 from jmespath.exceptions import JMESPathError
+from jmespath.functions import Functions
 from jmespath.visitor import TreeInterpreter
 
+from mcp_mirror.errors import ToolError
 from mcp_mirror.query.missing_keys import NULL, Node, walk
 from mcp_mirror.system.patterns import lazy_pattern
 
 _MAX_TEXT: Final = 40
 """Characters of a text that may be a number."""
 _NUMBER: Final = lazy_pattern(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?", re.ASCII)
+
+_ORDERED: Final[Mapping[str, slice]] = {"sort": slice(None), "max": slice(-1, None), "min": slice(1)}
+"""Functions that order values, also with `_by`, and the part of the ordered values that they return."""
 
 
 class _Pair(NamedTuple):
@@ -54,6 +62,51 @@ class _LenientInterpreter(TreeInterpreter):
             return self.COMPARATOR_FUNC["eq"](*sides)  # the method of the library would evaluate both sides again
         self.first = self.first or pair
         return True
+
+
+class _CheckedFunctions(Functions):
+    """The functions of JMESPath; those that order numbers in texts letter by letter fail if that order is wrong."""
+
+    def call_function(self, function_name: str, resolved_args: Iterable[Any]) -> Any:
+        found = super().call_function(function_name, resolved_args)
+        if returned := _ORDERED.get(function_name.removesuffix("_by")):
+            keys, *by = resolved_args
+            _check_order([by[0].visit(by[0].expression, item) for item in keys] if by else keys, returned)
+        return found
+
+
+class _CheckedInterpreter(TreeInterpreter):
+    def __init__(self) -> None:
+        super().__init__(Options(custom_functions=_CheckedFunctions()))
+
+    def visit_comparator(self, node: Any, value: Any) -> Any:
+        found = super().visit_comparator(node, value)
+        if node["value"] not in ("eq", "ne"):
+            _check_order([self.visit(child, value) for child in node["children"]], slice(None))
+        return found
+
+
+def evaluate(parsed: Any, value: Any) -> Any:
+    """The result of a parsed expression on a value.
+
+    Raises:
+        JMESPathError, TypeError: The expression does not fit the value.
+        ToolError: A comparison or a function orders texts such as "9.50" and "10.20", whose order as numbers is
+            another one.
+    """
+    return _CheckedInterpreter().visit(parsed, value)
+
+
+def _check_order(keys: Sequence[Any], returned: slice) -> None:
+    """Check that a part of ordered texts is the same in the order of numbers, if all of them are numbers."""
+    if not all(isinstance(key, str) and len(key) <= _MAX_TEXT and _NUMBER.fullmatch(key) for key in keys):
+        return
+    for text, number in zip(sorted(keys)[returned], sorted(keys, key=float)[returned], strict=True):
+        if float(text) != float(number):
+            raise ToolError(
+                f"`expression` compares texts such as '{text}' and '{number}' letter by letter, not as numbers. "
+                "Convert them: [].to_number(KEY), &to_number(KEY), or to_number(KEY) > `5`."
+            )
 
 
 def explain_unlike_types(parsed: Any, value: Any) -> str | None:

@@ -183,15 +183,27 @@ def find_part(blob: Buffer, known: Sequence[Member], keys: Sequence[str]) -> tup
 def find_main_part(blob: Buffer, levels: Sequence[Level], *, has_texts: bool) -> MainPart | None:
     """Find the rows of an object, or else the object that makes up most of it; None without such a part.
 
-    A small table is the last choice. `has_texts`: the notice names long texts, which say more than anything but rows.
+    A small table is the last choice, and the only row of a table contains others. `has_texts`: the notice names long
+    texts, which say more than anything but rows.
     """
     table = find_table(blob, levels)
     is_small = table is None or _SMALL_SHARE * table.span.length < len(blob)
     other: MainPart | None = None
-    if is_small and not has_texts:
+    if is_small:
         inner = levels[-1] if len(levels) > 1 else None
-        other = _find_records(blob, levels) or _find_main_array(blob, levels) or inner
+        other = _find_records(blob, levels[1:] if has_texts else levels)
+        if not has_texts:
+            other = other or _find_main_array(blob, levels) or inner
+    elif not has_texts:
+        other = _find_part_of_row(blob, levels, table)
     return other or table
+
+
+def _find_part_of_row(blob: Buffer, levels: Sequence[Level], table: Part | None) -> MainPart | None:
+    """Find the rows that make up most of the only row of a table; None for any other table."""
+    row = next((at for at, level in enumerate(levels) if table and level.keys == (*table.keys, "0")), 0)
+    part = find_main_part(blob, levels[row:], has_texts=False) if row else None
+    return None if isinstance(part, Part) and _SMALL_SHARE * part.span.length < len(blob) else part
 
 
 def find_table(blob: Buffer, levels: Sequence[Level]) -> Part | None:

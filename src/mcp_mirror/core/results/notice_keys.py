@@ -9,10 +9,10 @@ from mcp_mirror.core.amounts import format_count
 from mcp_mirror.core.results.captured import Captured
 from mcp_mirror.core.results.main_parts import Part, find_path
 from mcp_mirror.core.results.outlines import CountItems, outline_hidden, outline_value, show_sentence
-from mcp_mirror.core.results.preview import MAX_PREVIEW_TOKENS, TokenBudget, preview_value
+from mcp_mirror.core.results.preview import MAX_PREVIEW_TOKENS, TokenBudget, name_keys, preview_value
 from mcp_mirror.core.value_sizes import Estimate
 from mcp_mirror.paths import FixedBases, NewBases, escape_token, position_token
-from mcp_mirror.payload.json_spans import count_items
+from mcp_mirror.payload.json_spans import count_items, kind_at
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.types import Buffer, Draft, Member, Span
 
@@ -67,16 +67,28 @@ class NoticeInput(msgspec.Struct, frozen=True):
 def list_keys_and(
     key: str, stored: NoticeInput, room: int, texts: Mapping[Part, str], *, has_sentences: bool = True
 ) -> str:
-    """The keys with their outlines; if this key, whose rows are described, has no room, it is the first one."""
+    """The keys with their outlines; if this key, whose rows are described, has no room, it is the first one.
+
+    The keys in the only member follow it: the rows may be a small part of it.
+    """
     listed = list_keys(stored, room, texts, has_sentences=has_sentences)
     if f", {as_json_string(escape_token(key), MAX_KEY_BYTES)} " in f", {listed}":
-        return listed
+        return listed + _name_inner_keys(stored)
     first = stored.with_members(sorted(stored.value.members, key=lambda member: member.key != key))
     shown, _ = format_keys(first, _quote_key, MAX_KEYS_BYTES)
     # It has the number of rows, so it is also listed where a line about other texts leaves no room.
     reserved = _OMITTED_TOKENS + sum(stored.estimate(found.encode()) for found in texts.values())
     needed = reserved + stored.estimate(shown[0].encode()) + 1 if shown else 0
     return list_keys(first, max(room, needed), texts, has_sentences=has_sentences)
+
+
+def _name_inner_keys(stored: NoticeInput) -> str:
+    """The first keys of the only member of an object, in brackets if they are several; empty for any other value."""
+    blob, known = stored.value.blob, stored.value.members
+    if len(known) != 1 or kind_at(blob, known[0].span.start) != "object":
+        return ""
+    names = name_keys(memoryview(blob)[known[0].span.start : known[0].span.stop])
+    return names if ", " in names else ""
 
 
 def list_keys(stored: NoticeInput, room: int, texts: Mapping[Part, str], *, has_sentences: bool = True) -> str:

@@ -53,14 +53,20 @@ def join_lines(text: Buffer) -> bytes:
     return b"".join(map(bytes.strip, bytes(text).splitlines()))
 
 
+def show_small(blob: Buffer, span: Span) -> str:
+    """A small value as it is, on one line; empty for a larger one."""
+    if span.length > _MAX_ESCAPED_VALUE:
+        return ""
+    shown = show_characters(join_lines(blob[span.start : span.stop]))
+    if len(shown) > MAX_SHOWN_VALUE:
+        return ""
+    text = str(shown, "utf-8", "replace")
+    return strip_invisible(text if '"' in text else re.sub(r"\s+", "", text), MAX_SHOWN_VALUE)
+
+
 def outline_value(blob: Buffer, span: Span, count: CountItems = count_items) -> str:
     """A small value as it is, any other as kind and size."""
-    if span.length <= _MAX_ESCAPED_VALUE:
-        shown = show_characters(join_lines(blob[span.start : span.stop]))
-        if len(shown) <= MAX_SHOWN_VALUE:
-            text = str(shown, "utf-8", "replace")
-            return strip_invisible(text if '"' in text else re.sub(r"\s+", "", text), MAX_SHOWN_VALUE)
-    return outline_hidden(blob, span, count)
+    return show_small(blob, span) or outline_hidden(blob, span, count)
 
 
 def show_sentence(blob: Buffer, span: Span, _count: CountItems = count_items) -> str:

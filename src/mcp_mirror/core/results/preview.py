@@ -36,10 +36,19 @@ from mcp_mirror.core.results.outlines import (
     outline_hidden,
     outline_value,
     sample_items,
+    show_small,
 )
 from mcp_mirror.core.texts.edges import Errors, find_errors, show_around_data, show_edges, show_ends
 from mcp_mirror.core.texts.embedded_json import MAX_SEARCHED_BYTES, find_embedded_json
-from mcp_mirror.core.texts.formats import AFTER_HEADING, PYTHON_LITERAL, Edges, find_format, measure_heading, read_edges
+from mcp_mirror.core.texts.formats import (
+    AFTER_HEADING,
+    JSON_LINES,
+    PYTHON_LITERAL,
+    Edges,
+    find_format,
+    measure_heading,
+    read_edges,
+)
 from mcp_mirror.core.texts.outlines import outline_text, show_outline
 from mcp_mirror.core.texts.python_literals import count_rows, translate_first_rows
 from mcp_mirror.core.value_sizes import Estimate, size_text
@@ -213,7 +222,7 @@ def _list_objects_beside(
             break
         yield level.keys, [member for member in level.members if member.key != keys[len(level.keys)]]
     for key, span in levels[0].members[:_MAX_BESIDE] if keys else ():
-        is_small = MAX_SHOWN_VALUE < span.length <= _MAX_SMALL_OBJECT  # an even smaller one is listed as it is
+        is_small = span.length <= _MAX_SMALL_OBJECT and not show_small(blob, span)  # otherwise it is listed as it is
         if is_small and key != keys[0] and kind_at(blob, span.start) == "object":
             yield (key,), members(blob, span)
 
@@ -277,7 +286,7 @@ def _preview_text(blob: Buffer, span: Span, room: TokenBudget, text: TextSize) -
     if text.breaks or "\n" in edges.head + edges.end:  # the breaks of a very large text are not counted
         end = None if edges.is_whole else edges.end
         head = _shorten_heading(edges) if form.endswith(AFTER_HEADING) else edges.head
-        is_output = is_searched and form in ("", "log")
+        is_output = is_searched and form in ("", "log", JSON_LINES)
         errors = find_errors(text_start(blob, span, span.length)) if is_output else None
         return Preview(summary, tuple(show_edges(head, end, line_count, room.take, errors)), errors)
     if media := find_base64(blob, span):
@@ -340,12 +349,20 @@ def _preview_array(blob: Buffer, span: Span, room: TokenBudget, count: CountItem
     if not is_array_of(blob, span, "object"):
         summary, shown = f"{describe_shape(blob, span, count)}, {size}", _list_first_items(blob, span, room)
         lines = (f"first: {', '.join(shown)}",) if shown else ()
-        return Preview(f"{summary}{_show_header(blob, span, room)}", lines)
+        return Preview(f"{summary}{_show_header(blob, span, room) or _describe_inner(blob, span, room)}", lines)
     number = format_count(count(blob, span), "object") if span.length <= MAX_COUNTED_BYTES else "objects"
     summary = f"array of {number}, {size}"
     room.take(summary)
     fields = _describe_rows(sample_items(blob, span), room)
     return Preview(f"{summary}; fields with first values: {fields}" if fields else summary)
+
+
+def _describe_inner(blob: Buffer, span: Span, room: TokenBudget) -> str:
+    """The fields of the objects in the first array of an array of arrays; empty for any other array."""
+    first = next(items(blob, span), span)
+    if kind_at(blob, first.start) != "array" or first is span or not is_array_of(blob, first, "object"):
+        return ""
+    return _add_fields("; fields with first values: ", sample_items(blob, first), room)
 
 
 def _describe_rows(samples: Sequence[Buffer], room: TokenBudget) -> str:
@@ -384,11 +401,11 @@ def _format_field(first: Buffer | None, kinds: Sequence[Kind]) -> str:
     """The value of a field in the first object, a large one as its type, and the types of values in other objects."""
     kind = None if first is None else kind_at(first, 0)
     if first is None or (kind in ("object", "array") and len(first) > _MAX_STRING):
-        return " or ".join(f"{name}{_name_keys(first)}" if first and name == kind else name for name in kinds)
+        return " or ".join(f"{name}{name_keys(first)}" if first and name == kind else name for name in kinds)
     return " or ".join((_format_cell(first, trim(first)), *(name for name in kinds if name != kind)))
 
 
-def _name_keys(blob: Buffer) -> str:
+def name_keys(blob: Buffer) -> str:
     """The first keys of an object, or of the first object of an array, in brackets; empty for any other value."""
     span, of = trim(blob), ""
     if kind_at(blob, span.start) == "array":

@@ -222,9 +222,12 @@ def _drop_footer(text: str) -> tuple[str, ...]:
 
 
 def _ends_in_table(edges: Edges) -> bool:
-    """Whether a text that begins with a drawn table may be one to its end: half of its last lines have bars."""
+    """Whether a text that begins with a drawn table may be one to its end: half of its last lines have bars.
+
+    An unknown end may be one.
+    """
     lines = edges.end.split("\n")
-    return edges.is_whole or 2 * sum(_BAR.search(line) is not None for line in lines) >= len(lines)
+    return edges.is_whole or not edges.end or 2 * sum(_BAR.search(line) is not None for line in lines) >= len(lines)
 
 
 def _name_table(table: PipeTable | None) -> str:
@@ -336,7 +339,7 @@ class _Columns(msgspec.Struct, frozen=True):
         if self.delimiter == "|":
             return self._are_most(_has_changes) or _is_rule(self.rows[1])
         if self.delimiter == "\t":
-            return self._are_most(_is_paragraph)
+            return self._are_most(_is_paragraph) or self._are_most(_ends_in_log_line)
         tests = (
             _has_one_cell,
             self._has_open_brackets,
@@ -397,8 +400,17 @@ def _is_paragraph(row: Sequence[str]) -> bool:
 
 
 def _is_log_line(row: Sequence[str]) -> bool:
-    has_words = 2 * len(_WORD.findall(row[0])) >= _MIN_WORDS
-    return _is_spaced(row) and has_words and _LOG.match(row[0]) is not None
+    return _is_spaced(row) and _is_logged(row[0])
+
+
+def _ends_in_log_line(row: Sequence[str]) -> bool:
+    """Whether the names of a job and a step are before the line of a log, as in the output of `gh run view --log`."""
+    return _is_logged(row[-1])
+
+
+def _is_logged(cell: str) -> bool:
+    has_words = 2 * len(_WORD.findall(cell)) >= _MIN_WORDS
+    return has_words and _LOG.match(cell) is not None
 
 
 def _is_prose(row: Sequence[str]) -> bool:

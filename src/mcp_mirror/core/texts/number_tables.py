@@ -22,8 +22,10 @@ _MAX_CELLS: Final = 6000
 _MIN_NAMES, _MIN_NUMBERS, _MIN_ROWS = 3, 2, 2
 """Columns, columns of numbers and rows of a table: a few words may be aligned by chance."""
 _WORD: Final = lazy_pattern(r"\S+")
-_NUMBER: Final = lazy_pattern(r"[-+]?[\d.,:/-]*\d\+?(?:%|[A-Za-z]{1,2}|[A-Za-z]iB)?")
-"""A number, size, time or date. It is not the name of a column."""
+_NUMBER: Final = lazy_pattern(r"[-+]?[\d.,:/-]*\d\+?(?:%|[A-Za-z]{1,2}|[A-Za-z]iB)?|NaN")
+"""A number, size, time or date, or a missing number. It is not the name of a column."""
+_INDEX: Final = lazy_pattern(r"[^\W\d]\S*")
+"""The name of an index."""
 _TWO_WORDS: Final = lazy_pattern(r"[A-Z][a-z]\S* [a-z]{2,}")
 """A name of two words, such as `Mounted on`."""
 _EVEN_WIDTH: Final = lazy_pattern("[ -~\u2500-\u257f]*")
@@ -47,7 +49,7 @@ def find_number_table(text: str) -> PipeTable | None:
     """Find the table that is a whole text; None for any other text, and if the column of a cell is in doubt."""
     if "\t" in text or len(text) > MAX_CHARACTERS:
         return None
-    header, *lines = text.strip("\r\n").split("\n")
+    header, *lines = _join_header(text.strip("\r\n").split("\n"))
     names = header.split()
     if len(header.rstrip()) > _MAX_HEADER or not _MIN_ROWS <= len(lines) <= _MAX_CELLS // max(len(names), 1):
         return None
@@ -61,15 +63,36 @@ def find_number_table(text: str) -> PipeTable | None:
     return next(filter(None, tables), None)
 
 
+def _join_header(lines: list[str]) -> list[str]:
+    """The lines with the name of an index in the first one: pandas prints it below the names of the columns."""
+    index = lines[1].rstrip() if len(lines) > 1 else ""
+    has_name = _INDEX.fullmatch(index) and not lines[0][: len(index) + 1].strip()
+    return [index + lines[0][len(index) :], *lines[2:]] if has_name else lines
+
+
 def _split_at_gaps(header: str, rows: Sequence[str]) -> list[list[_Cell]]:
     """The cells of each line between positions that are blank in all lines.
 
     A word of the header without cells below it, at the end, is part of the last name: `Mounted on`.
     """
     longest = max(map(len, rows))
-    starts = [start for start in _find_starts((header, *rows), len(header)) if start < longest]
+    found = [start for start in _find_starts((header, *rows), len(header)) if start < longest]
+    starts = _join_words(header, rows, found)
     spans = [*zip(starts, (*starts[1:], None), strict=True)]
     return [[_read_cell(line, start, stop) for start, stop in spans] for line in (header, *rows)]
+
+
+def _join_words(header: str, rows: Sequence[str], starts: Sequence[int]) -> Sequence[int]:
+    """The positions without those between two words of a cell: only one of these words is below or above a name.
+
+    The first column may be a date and a time. Below no name, it is the index of a data frame, whose other columns may
+    have words that are aligned to the right.
+    """
+    has_name = [bool(header[start:stop].strip()) for start, stop in pairwise((*starts, len(header)))]
+    if has_name[:2] == [True, False]:
+        is_time = all(row[starts[1] - 2 : starts[1] - 1].strip() for row in rows)
+        return [starts[0], *starts[2:]] if is_time else starts
+    return [start for at, start in enumerate(starts) if at < 2 or has_name[0] or has_name[at - 1]]  # noqa: PLR2004
 
 
 def _find_starts(lines: Iterable[str], stop: int) -> list[int]:
@@ -127,10 +150,12 @@ def _build_table(rows: Sequence[str], lines: Sequence[Sequence[_Cell]]) -> PipeT
     if len(names) < _MIN_NAMES or not all(name.text for name in names[1:]):
         return None
     columns: list[_Column] = []
+    index = {cells[0].text for cells in cells_of_rows}
+    is_frame = not names[0].text and len(index) == len(cells_of_rows) and all(map(str.isdecimal, index))
     for name, *cells in zip(*lines, strict=True):
         filled = [cell for cell in cells if cell.text]
         has_numbers = all(_NUMBER.fullmatch(cell.text) for cell in filled)
-        columns.append(_Column(name, filled, len(cells), has_numbers))
+        columns.append(_Column(name, filled, len(cells), has_numbers, is_frame))
     is_doubtful = (
         # Wide characters hide where the cells after them begin.
         not all(_EVEN_WIDTH.fullmatch(row, 0, names[-1].start) for row in rows)
@@ -155,6 +180,8 @@ class _Column(msgspec.Struct, frozen=True):
     rows: int
     """The number of its cells, with empty ones."""
     has_numbers: bool
+    is_of_frame: bool
+    """The table begins with the numbers of its rows, as pandas prints it: all cells may be aligned to the right."""
 
     @property
     def is_aligned(self) -> bool:
@@ -172,7 +199,7 @@ class _Column(msgspec.Struct, frozen=True):
         return any(
             any(are_placed)
             and all(is_placed or cell.shift > 0 for is_placed, cell in zip(are_placed, cells, strict=True))
-            for are_placed in ((begin,) if has_words else (begin, end, within))
+            for are_placed in ((begin, *([end] if self.is_of_frame else [])) if has_words else (begin, end, within))
         )
 
     @property
