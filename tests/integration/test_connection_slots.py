@@ -1,5 +1,6 @@
 """Which connection closes if a limit on dedicated connections is reached."""
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -107,4 +108,37 @@ async def test_a_new_connection_waits_for_one_that_is_closing(slots: ConnectionS
             assert closing.is_reclaimed
             assert not made
             closing.free()
+    assert len(made) == 1
+
+
+async def test_new_connections_at_the_same_time_replace_one_each(slots: ConnectionSlots) -> None:
+    idle = [await connect(slots, "a", closes=False) for _ in range(3)]
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(2):
+                tasks.start_soon(connect, slots, "a")
+            await anyio.wait_all_tasks_blocked()
+            replaced = [one for one in idle if one.is_reclaimed]
+            assert len(replaced) == 2
+            for one in replaced:
+                one.free()
+
+
+async def test_waiting_connections_count_as_those_of_their_principal(slots: ConnectionSlots) -> None:
+    greedy = [await connect(slots, "a", closes=False) for _ in range(3)]
+    await connect(slots, "b", is_idle=False)
+    made: list[Connection] = []
+
+    async def one_more() -> None:
+        with suppress(UpstreamError):
+            made.append(await connect(slots, "b", is_idle=False))
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(2):
+                tasks.start_soon(one_more)
+            await anyio.wait_all_tasks_blocked()
+            replaced = [one for one in greedy if one.is_reclaimed]
+            assert len(replaced) == 1
+            replaced[0].free()
     assert len(made) == 1

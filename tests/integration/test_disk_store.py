@@ -23,6 +23,7 @@ from disk_values import BASE, LARGE, SMALL, TTL, opened, put, read
 from mcp_mirror.errors import StoreError
 from mcp_mirror.stores.base import Tombstone
 from mcp_mirror.stores.disk import blobs
+from mcp_mirror.stores.disk.blobs import Blobs
 from mcp_mirror.stores.disk.process_dir import lock_folder
 from mcp_mirror.types import Descriptor, FileSpan, Provenance, Span
 
@@ -392,6 +393,32 @@ async def test_a_put_that_waits_for_the_disk_does_not_block_other_calls(
         continues.set()
         await putting
         assert await read(store, "t-2") == LARGE
+
+
+async def test_slow_reads_and_writes_of_a_principal_do_not_delay_another(
+    folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    continues = threading.Event()
+
+    def wait(*_: object) -> bytes:
+        assert continues.wait(20)
+        return LARGE
+
+    async with opened(folder, clock) as store:
+        known = await put(store, clock, "t-0", SMALL)
+        await store.put("other", known, (LARGE,))
+        monkeypatch.setattr(Blobs, "_write_file", wait)
+        monkeypatch.setattr("mcp_mirror.stores.disk.store.map_file", wait)
+        slow = [asyncio.create_task(store.read("other", "t-0")) for _ in range(20)]
+        slow += [asyncio.create_task(store.put("other", known, (LARGE + b" ",))) for _ in range(20)]
+        try:
+            async with asyncio.timeout(10):
+                assert await read(store, "t-0") == SMALL
+                await put(store, clock, "t-1", SMALL)
+            assert not any(task.done() for task in slow)
+        finally:
+            continues.set()
+            await asyncio.gather(*slow, return_exceptions=True)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other locks")

@@ -58,6 +58,8 @@ class ConnectionSlots:
         self._per_principal = per_principal
         self._taken: set[DedicatedConnection] = set()
         """The connections that have not closed yet."""
+        self._promised: dict[DedicatedConnection, str] = {}
+        """Those that are closing for a new connection, with the principal that waits for their slot."""
         self._freed = anyio.Event()
 
     async def wait_for_slot(self, upstream: str, namespace: str, per_upstream: int) -> None:
@@ -69,18 +71,20 @@ class ConnectionSlots:
             UpstreamError: All connections are in use.
         """
         deadline = anyio.current_time() + _SLOT_WAIT
-        while limit := self._find_reached_limit(upstream, namespace, per_upstream):
-            may_have_room = self._reclaim(upstream, namespace, limit)
-            if not may_have_room or anyio.current_time() >= deadline:
-                scope = "of this client" if limit.name == _PER_PRINCIPAL else "to this upstream"
-                raise UpstreamError(
-                    f"Upstream {upstream!r} gets no further connection: {limit} connections {scope} are in use. End "
-                    "sessions that are not needed, raise the limit, or set `scope: principal` for the upstream, or "
-                    "`scope: shared` if it gets no headers of clients.",
-                    RefusalReason.BUSY,
-                )
-            with anyio.move_on_after(_CHECK_INTERVAL):
-                await self._freed.wait()
+        closing: DedicatedConnection | None = None
+        try:
+            while limit := self._find_reached_limit(upstream, namespace, per_upstream):
+                candidates = self._list_candidates(upstream, namespace, limit)
+                if closing not in self._taken:
+                    closing = self._reclaim(candidates, namespace)
+                may_have_room = any(one.is_closing or one.is_idle for one in candidates)
+                if not may_have_room or anyio.current_time() >= deadline:
+                    raise _build_limit_error(upstream, limit)
+                with anyio.move_on_after(_CHECK_INTERVAL):
+                    await self._freed.wait()
+        finally:
+            if closing is not None:
+                self._promised.pop(closing, None)
 
     def take(self, connection: "DedicatedConnection") -> None:
         """Count a new connection."""
@@ -89,6 +93,7 @@ class ConnectionSlots:
     def free(self, connection: "DedicatedConnection") -> None:
         """Stop counting a connection that has closed."""
         self._taken.discard(connection)
+        self._promised.pop(connection, None)
         self._freed.set()
         self._freed = anyio.Event()
 
@@ -99,8 +104,8 @@ class ConnectionSlots:
             return Limit("connections_per_upstream", per_upstream)
         return None
 
-    def _reclaim(self, upstream: str, namespace: str, limit: Limit) -> bool:
-        """Close the longest idle connection of the principal with the most; return whether a slot may become free.
+    def _list_candidates(self, upstream: str, namespace: str, limit: Limit) -> "list[DedicatedConnection]":
+        """Return the connections that may close for a new one, the longest idle of the principal with the most first.
 
         A principal makes room for its own new connections, and for those of principals with fewer at this upstream.
         """
@@ -108,17 +113,35 @@ class ConnectionSlots:
             taken = [one for one in self._taken if one.namespace == namespace]
         else:
             taken = [one for one in self._taken if one.upstream == upstream]
-        counts = Counter(one.namespace for one in taken)
+        counts = Counter(self._promised.get(one, one.namespace) for one in taken)
         candidates = [one for one in taken if one.namespace == namespace or counts[one.namespace] > counts[namespace]]
-        if any(one.is_closing for one in candidates):
-            return True
-        idle = [one for one in candidates if one.is_idle]
-        if not idle:
-            return False
-        longest_idle = min(idle, key=lambda one: (-counts[one.namespace], one.connection.last_used))
-        if longest_idle.connection.last_used <= monotonic() - _MIN_IDLE:
-            longest_idle.reclaim()
-        return True
+        return sorted(candidates, key=lambda one: (-counts[one.namespace], one.connection.last_used))
+
+    def _reclaim(self, candidates: "list[DedicatedConnection]", namespace: str) -> "DedicatedConnection | None":
+        """Promise the slot of a connection to a waiting principal: of one that is closing, else of the first idle one.
+
+        The idle connection closes. Return None if none may close now.
+        """
+        unpromised = [one for one in candidates if one not in self._promised]
+        chosen = next((one for one in unpromised if one.is_closing), None)
+        if chosen is None:
+            chosen = next((one for one in unpromised if one.is_idle), None)
+            if chosen is None or chosen.connection.last_used > monotonic() - _MIN_IDLE:
+                return None
+        self._promised[chosen] = namespace
+        if not chosen.is_closing:
+            chosen.reclaim()
+        return chosen
+
+
+def _build_limit_error(upstream: str, limit: Limit) -> UpstreamError:
+    scope = "of this client" if limit.name == _PER_PRINCIPAL else "to this upstream"
+    return UpstreamError(
+        f"Upstream {upstream!r} gets no further connection: {limit} connections {scope} are in use. End "
+        "sessions that are not needed, raise the limit, or set `scope: principal` for the upstream, or "
+        "`scope: shared` if it gets no headers of clients.",
+        RefusalReason.BUSY,
+    )
 
 
 class DedicatedConnection(msgspec.Struct, eq=False):

@@ -18,7 +18,6 @@ from threading import RLock
 from typing import Any, Final, Self, TypeVar
 
 import anyio
-import anyio.to_thread
 
 from mcp_mirror.core.amounts import format_count
 from mcp_mirror.errors import StoreError
@@ -35,6 +34,7 @@ from mcp_mirror.stores.event_log import EventLog
 from mcp_mirror.stores.failures import as_store_errors, is_damage, is_full
 from mcp_mirror.stores.quotas import ExpirySweeper, refuse_oversized
 from mcp_mirror.stores.records import RecordCodec
+from mcp_mirror.system.fair_threads import FairThreads
 from mcp_mirror.system.files import UnsafePathError, atomic_write, open_folder
 from mcp_mirror.system.mapped_files import map_file
 from mcp_mirror.types import Buffer, Descriptor, FileSpan, Segments, Span, StoreStats, StoreTotals, Traffic
@@ -44,7 +44,9 @@ _logger = logging.getLogger(__name__)
 INLINE_BYTES: Final = 64 << 10
 """Size up to which values are stored in the index."""
 _THREADS: Final = 8
-"""Threads that read, and as many that change the index: these may wait for another gateway."""
+"""Threads that read, and as many that change the index: these may wait for another gateway. One principal gets half."""
+_OWN: Final = ""
+"""The principal of the store's own work."""
 _INDEX: Final = "index.sqlite"
 _EVENTS: Final = "events.sqlite"
 _BLOBS: Final = "blobs"
@@ -80,11 +82,10 @@ class DiskStore:
         self._records = RecordCodec(self._encryptor)
         self._index = Index(folder / _INDEX, policy, clock, self._blobs, self._records)
         self._listings = DiskListings(self._index, self._records, clock, policy.lifetime)
-        self._sweeper = ExpirySweeper(partial(self._run_change, self._maintain))
+        self._sweeper = ExpirySweeper(partial(self._run_change, _OWN, self._maintain))
         self._reserve_lock = RLock()
         self._is_open = False
-        self._threads = anyio.CapacityLimiter(_THREADS)
-        self._changing_threads = anyio.CapacityLimiter(_THREADS)
+        self._threads, self._changing_threads = FairThreads(_THREADS, None), FairThreads(_THREADS, None)
 
     @property
     def scratch(self) -> Path:
@@ -93,7 +94,7 @@ class DiskStore:
 
     async def __aenter__(self) -> Self:
         try:
-            await self._run(self._begin)
+            await self._run(_OWN, self._begin)
         except BaseException:
             await self.__aexit__()
             raise
@@ -103,7 +104,7 @@ class DiskStore:
     async def __aexit__(self, *_: object) -> None:
         with anyio.CancelScope(shield=True):
             await self._sweeper.stop()
-            await self._run(self._end)
+            await self._run(_OWN, self._end)
 
     async def check(self) -> None:
         """Read from the index, and write a file of the size of a small value, which is removed again."""
@@ -113,62 +114,62 @@ class DiskStore:
             with self._blobs.draft((bytes(INLINE_BYTES),)):
                 pass
 
-        await self._run_change(write)
+        await self._run_change(_OWN, write)
 
     async def put(self, namespace: str, descriptor: Descriptor, blob: Segments, file: FileSpan | None = None) -> None:
         refuse_oversized(size := sum(map(len, blob)), self._policy.for_namespace(namespace))
-        await self._run_change(self._put, namespace, descriptor, blob, size, file)
+        await self._run_change(namespace, self._put, namespace, descriptor, blob, size, file)
         self._sweeper.note_put()
 
     async def describe(self, namespace: str, base: str, *, will_read: bool = False) -> Descriptor | Tombstone | None:
-        return await self._run(self._index.describe, namespace, base)
+        return await self._run(namespace, self._index.describe, namespace, base)
 
     async def read(
         self, namespace: str, base: str, span: Span | None = None, known: Descriptor | None = None
     ) -> Buffer | None:
         """The bytes of a value or of a range of it: a map of a large value, decrypted in memory if it is encrypted."""
-        return await self._run(self._read, namespace, base, span)
+        return await self._run(namespace, self._read, namespace, base, span)
 
     async def file_of(self, namespace: str, base: str) -> FileSpan | None:
         """The file span of a large value in clear."""
-        location = await self._run(self._index.find, namespace, base, Span(0, 0))
+        location = await self._run(namespace, self._index.find, namespace, base, Span(0, 0))
         is_sealed = location is not None and self._encryptor.find_envelope(namespace, base, location.record)
         if location is None or is_sealed or location.digest is None:
             return None
         return FileSpan(str(self._find_path(location)), Span(location.start, location.size))
 
     async def delete(self, namespace: str, base: str) -> bool:
-        return await self._run_change(self._delete, namespace, base)
+        return await self._run_change(namespace, self._delete, namespace, base)
 
     async def list(
         self, namespace: str, *, after: str | None = None, slug: str = "", limit: int | None = None
     ) -> tuple[Descriptor, ...]:
-        return await self._run(self._listings.list, namespace, after, slug, limit)
+        return await self._run(namespace, self._listings.list, namespace, after, slug, limit)
 
     async def bases_near(self, namespace: str, text: str, limit: int) -> tuple[str, ...]:
-        return await self._run(self._listings.bases_near, namespace, text, limit)
+        return await self._run(namespace, self._listings.bases_near, namespace, text, limit)
 
     async def stats(self, namespace: str) -> StoreStats:
-        return await self._run(self._listings.stats, namespace)
+        return await self._run(namespace, self._listings.stats, namespace)
 
     async def totals(self) -> StoreTotals:
-        return await self._run(self._index.totals)
+        return await self._run(_OWN, self._index.totals)
 
     async def count(self, namespace: str, traffic: Traffic) -> None:
         """Add to the counted tokens, without waiting for the disk."""
-        await self._run_change(self._index.count, namespace, traffic)
+        await self._run_change(namespace, self._index.count, namespace, traffic)
 
     async def namespaces(self) -> frozenset[str]:
-        return await self._run(self._listings.namespaces)
+        return await self._run(_OWN, self._listings.namespaces)
 
     async def slugs(self, namespace: str | None = None) -> frozenset[str]:
-        return await self._run(self._listings.slugs, namespace)
+        return await self._run(namespace or _OWN, self._listings.slugs, namespace)
 
-    async def _run(self, function: Callable[..., T], *arguments: Any) -> T:
-        return await anyio.to_thread.run_sync(partial(self._call, function, *arguments), limiter=self._threads)
+    async def _run(self, principal: str, function: Callable[..., T], *arguments: Any) -> T:
+        return await self._threads.run(principal, partial(self._call, function, *arguments))
 
-    async def _run_change(self, function: Callable[..., T], *arguments: Any) -> T:
-        return await anyio.to_thread.run_sync(partial(self._call, function, *arguments), limiter=self._changing_threads)
+    async def _run_change(self, principal: str, function: Callable[..., T], *arguments: Any) -> T:
+        return await self._changing_threads.run(principal, partial(self._call, function, *arguments))
 
     def _call(self, function: Callable[..., T], *arguments: Any) -> T:
         with as_store_errors():
