@@ -1073,6 +1073,27 @@ async def test_the_user_decides_on_a_tool_that_is_not_read_only(
         assert calls == 0
 
 
+async def test_the_user_sees_each_argument_of_a_call_beside_long_ones(
+    configured: Configured, connect: Connect, tmp_path: Path
+) -> None:
+    questions: list[str] = []
+
+    async def answer(_context: Any, params: Any) -> ElicitResult:
+        questions.append(params.message)
+        return ElicitResult(action="decline")
+
+    given = "a='x' * 9000, to=['mallory@example.com'], rows=list(range(500)), z={'y': 'x' * 9000}"
+    async with connect(asking(tmp_path, configured), elicitation_callback=answer) as client:
+        await client.call_tool("memory_run", {"code": f"await tools.hear_mirrored({given})"})
+        large = "await tools.hear_mirrored(x=[['x' * 900] * 30] * 30)"
+        refused = await client.call_tool("memory_run", {"code": large})
+    assert len(questions) == 1
+    assert '"to": ["mallory@example.com"]' in questions[0]
+    assert "(9,000 characters)" in questions[0]
+    assert "(460 more)" in questions[0]
+    assert "too large to be shown to the user" in refused.content[0].text  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize(
     ("limits", "code", "calls"),
     [

@@ -1,5 +1,6 @@
 """Calls the tools that a script uses: through the whole pipeline, as if the client called them."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -20,16 +21,22 @@ from mcp_mirror.memory.value_lookup import look_up
 from mcp_mirror.observability.audit import CallTrace
 from mcp_mirror.paths import MemoryPath
 from mcp_mirror.payload.json_rpc import contiguous, is_input_required
-from mcp_mirror.security.sanitize import sanitize_ends
+from mcp_mirror.security.sanitize import sanitize
 from mcp_mirror.settings.labels import FUNCTIONS, Labels
 from mcp_mirror.settings.policies import ScriptAccess
-from mcp_mirror.system.slices import run_by_values
+from mcp_mirror.system.slices import run_by_size, run_by_values
 from mcp_mirror.tokens import upper_estimator
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.elicitation import InputRound
 
-_SHOWN_BYTES: Final = 2_000
-"""Bytes of a call's arguments that the user sees."""
+_WHOLE_BYTES: Final = 2_000
+"""Bytes of a call's arguments up to which the user sees all of them."""
+_MOST_SHOWN: Final = 20_000
+"""Characters of longer arguments that the user sees, with long texts and lists cut. More would hide some of them."""
+_LONG_TEXT: Final = 200
+"""Characters."""
+_LONG_LIST: Final = 40
+"""Items."""
 _MAX_ROUNDS: Final = 20
 """Input rounds of one call."""
 _REASONS: Final[Mapping[ScriptAccess, str]] = {
@@ -100,7 +107,12 @@ class ScriptCalls(msgspec.Struct, frozen=True):
         if not shows_forms(self.channel.caller):
             raise ToolError(f"{refusal} The client cannot ask the user. {_REMEDY}")
         may_show = call.preview and self.gateway.state.flows.may_show(call.labels)
-        shown = sanitize_ends(call.arguments.decode(), _SHOWN_BYTES) if may_show else "(hidden by the gateway's rules)"
+        shown: str | None = "(hidden by the gateway's rules)"
+        if may_show:
+            principal = self.call.namespace
+            shown = await run_by_size(len(call.arguments), _describe_arguments, call.arguments, principal=principal)
+        if shown is None:
+            raise ToolError(f"{refusal} Its arguments are too large to be shown to the user. {_REMEDY}")
         try:
             is_allowed = await request_consent(
                 self.channel, f"A script wants to call the tool {name} with these arguments:\n{shown}\nAllow this call?"
@@ -155,6 +167,34 @@ class ScriptCalls(msgspec.Struct, frozen=True):
             return flows.join(trace.labels, call.script.labels)
         given = flows.join(call.script.labels, trace.input_labels or flows.lowest)
         return flows.labels_of_result(trace.upstream, given)
+
+
+def _describe_arguments(arguments: bytes) -> str | None:
+    """Return the arguments of a call for a person; None if they are too large.
+
+    Each one is there: a script could hide the one that matters behind long ones.
+    """
+    text = arguments.decode()
+    if len(arguments) > _WHOLE_BYTES:
+        try:
+            text = json.dumps(_cut_long(json.loads(text)), ensure_ascii=False)
+        except (ValueError, RecursionError):
+            return None
+    shown = sanitize(text)
+    return shown if len(shown) <= _MOST_SHOWN else None
+
+
+def _cut_long(value: Any) -> Any:
+    """Return a JSON value with the beginnings of long texts and lists, and the number of what is missing."""
+    match value:
+        case str() if len(value) > _LONG_TEXT:
+            return f"{value[:_LONG_TEXT]}... ({len(value):,} characters)"
+        case list():
+            more = [f"... ({len(value) - _LONG_LIST:,} more)"] if len(value) > _LONG_LIST else []
+            return [*map(_cut_long, value[:_LONG_LIST]), *more]
+        case dict():
+            return {key: _cut_long(member) for key, member in value.items()}
+    return value
 
 
 async def _read_value(call: Call, reply: ToolResult) -> Buffer:
