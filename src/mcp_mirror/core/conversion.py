@@ -4,6 +4,7 @@ A value that the argument accepts stays as it is, byte for byte. `_FORMS` is the
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -14,6 +15,7 @@ from mcp_mirror.core.results.media import find_embedded_text, locate_content, re
 from mcp_mirror.core.texts.embedded_json import MAX_SEARCHED_BYTES, find_embedded_json
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import MemoryPath
+from mcp_mirror.payload.json_rpc import decode_as, is_json
 from mcp_mirror.payload.json_spans import items, kind_at, trim
 from mcp_mirror.payload.json_strings import text_start
 from mcp_mirror.system.patterns import lazy_pattern
@@ -21,6 +23,8 @@ from mcp_mirror.types import Buffer, FileSpan, Kind, Location, Segments, Span
 
 _HEAD_BYTES: Final = 1 << 12
 """Bytes of a text in which its first characters are looked for."""
+_SHORT_BYTES: Final = 256
+"""Bytes of a text that is decoded without a look at its first characters, in less time than that takes."""
 _DIGITS: Final = "-0123456789"
 _MAX_NAMED: Final = 200
 """Characters of a path or a location in an error message."""
@@ -157,34 +161,23 @@ def _convert_binary_to_text(value: Resolved) -> Segments | None:
     return (memoryview(value.blob)[found[1].start : found[1].stop],) if found else None
 
 
-def _parse_if(starts: str, matches: Callable[[bytes], bool]) -> Converter:
-    """Parse a text as JSON whose bytes match. A large text that begins with other characters is not decoded."""
-
-    def form(value: Resolved) -> Segments | None:
-        head = text_start(value.blob, Span(0, len(value.blob)), _HEAD_BYTES).strip()
+def _parse_if(starts: str, matches: Callable[[bytes], bool], value: Resolved) -> Segments | None:
+    """Parse a text as JSON whose bytes match. A longer text that begins with other characters is not decoded."""
+    if (size := len(value.blob)) > _SHORT_BYTES:
+        head = text_start(value.blob, Span(0, size), _HEAD_BYTES).strip()
         if head and head[0] not in starts:
             return None
-        try:
-            text = msgspec.json.decode(value.blob, type=str).strip().encode()
-            msgspec.json.decode(text, type=msgspec.Raw)
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
-            return None
-        return (text,) if matches(text) else None
-
-    return form
+    text = (decode_as(value.blob, str) or "").strip().encode()
+    return (text,) if matches(text) and is_json(text) else None
 
 
-def _parse_file(parse: Converter) -> Converter:
-    """Parse the text of an embedded resource, as `parse` does a text."""
-
-    def form(value: Resolved) -> Segments | None:
-        span = find_embedded_text(value.blob)
-        if span is None:
-            return None
-        text = memoryview(value.blob)[span.start : span.stop]
-        return parse(msgspec.structs.replace(value, blob=text, kind="text"))
-
-    return form
+def _parse_file(value: Resolved) -> Segments | None:
+    """Parse the text of an embedded resource as an array."""
+    span = find_embedded_text(value.blob)
+    if span is None:
+        return None
+    text = memoryview(value.blob)[span.start : span.stop]
+    return _parse_container("[", msgspec.structs.replace(value, blob=text, kind="text"))
 
 
 def _parse_boolean(value: Resolved) -> Segments | None:
@@ -195,22 +188,17 @@ def _parse_boolean(value: Resolved) -> Segments | None:
     return (text.lower().encode(),) if text in ("true", "false", "True", "False") else None
 
 
-def _parse_container(first: str) -> Converter:
+def _parse_container(first: str, value: Resolved) -> Segments | None:
     """Parse the text as the object or array that begins with `first`, or that makes up most of it below a heading.
 
     JSON lines are an array. Only a whole text is parsed at any size: a search in 100 MB would hold up the other calls.
     """
-    parse = _parse_if(first, lambda text: text[:1] == first.encode())
-
-    def form(value: Resolved) -> Segments | None:
-        whole = parse(value)
-        if whole is not None or len(value.blob) > MAX_SEARCHED_BYTES:
-            return whole
-        found = find_embedded_json(value.blob, include_lines=True)
-        is_most = found is not None and found[:1] == first.encode() and 2 * len(found) >= len(value.blob)
-        return (found,) if found is not None and is_most else None
-
-    return form
+    whole = _parse_if(first, lambda text: text[:1] == first.encode(), value)
+    if whole is not None or len(value.blob) > MAX_SEARCHED_BYTES:
+        return whole
+    found = find_embedded_json(value.blob, include_lines=True)
+    is_most = found is not None and found[:1] == first.encode() and 2 * len(found) >= len(value.blob)
+    return (found,) if found is not None and is_most else None
 
 
 _FORMS: Final[Mapping[tuple[Kind, str], Converter]] = {
@@ -219,11 +207,11 @@ _FORMS: Final[Mapping[tuple[Kind, str], Converter]] = {
     ("number", "string"): _convert_to_text,
     ("boolean", "string"): _convert_to_text,
     ("binary", "string"): _convert_binary_to_text,
-    ("binary", "array"): _parse_file(_parse_container("[")),
-    ("text", "object"): _parse_container("{"),
-    ("text", "array"): _parse_container("["),
-    ("text", "integer"): _parse_if(_DIGITS, _is_integer),
-    ("text", "number"): _parse_if(_DIGITS, lambda text: _NUMBER.fullmatch(text) is not None),
+    ("binary", "array"): _parse_file,
+    ("text", "object"): partial(_parse_container, "{"),
+    ("text", "array"): partial(_parse_container, "["),
+    ("text", "integer"): partial(_parse_if, _DIGITS, _is_integer),
+    ("text", "number"): partial(_parse_if, _DIGITS, lambda text: _NUMBER.fullmatch(text) is not None),
     ("text", "boolean"): _parse_boolean,
-    ("text", "null"): _parse_if("n", lambda text: text == b"null"),
+    ("text", "null"): partial(_parse_if, "n", lambda text: text == b"null"),
 }
