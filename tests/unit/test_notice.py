@@ -605,14 +605,13 @@ def test_a_small_object_that_is_listed_has_no_further_line() -> None:
             {"id": 7, "by": {f"d{n}": row for n, row in enumerate(ROWS)}},
             f'"{BASE}/data/0/by" has 90 objects, the first at "d0"; fields with first values: number 0, ',
         ),
-        ({"n": 7, "more": ROWS[:1], "m": [[n] * 9 for n in range(90)]}, 'fields of "data", with first values: n 7'),
+        ({"n": 7, "m": [[n] * 9 for n in range(90)]}, f'"{BASE}/data/0" has n 7, m array[90x9]'),
+        ({f"k{n}": n for n in range(400)}, 'fields of "data", with first values: k0 0'),
+        ({f"k{n}": n for n in range(400)} | {"a": ROWS[:1]}, 'fields of "data", with first values: k0 0'),
     ],
 )
 def test_the_rows_in_the_only_row_of_a_table_are_shown(row: object, line: str) -> None:
-    (shown,) = (
-        line for line in notice_of({"data": [row], "total": 1}).splitlines() if '", with' in line or "first" in line
-    )
-    assert shown.startswith(line)
+    assert any(shown.startswith(line) for shown in notice_of({"data": [row], "total": 1}).splitlines())
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,12 @@ def test_values_of_databases_have_a_form_in_json(value: object, expected: object
         ("[{'a': Timestamp('2024-01-02 03:04:05')}]", b'[{"a": "2024-01-02 03:04:05"}]'),
         ("[{'a': Timestamp('2024-01-02 03:04:05+0000', tz='UTC')}]", b'[{"a": "2024-01-02 03:04:05+0000"}]'),
         ("[{'a': NaT, 'b': <NA>}]", b'[{"a": null, "b": null}]'),
+        (
+            "[RealDictRow({'id': 1, 'at': datetime.date(2026, 1, 2), 'of': {}}), RealDictRow({'id': 2, 'n': (1, 2)})]",
+            b'[{"id": 1, "at": "2026-01-02", "of": {}}, {"id": 2, "n": [1, 2]}]',
+        ),
+        ("[Counter({'a': 2}), (Box({}), OrderedDict({\"it's\": None}),)]", b'[{"a": 2}, [{}, {"it\'s": null}]]'),
+        ("({'a': Box({'b': (1,)})}, {'c': frozenset({'x'})})", b'[{"a": {"b": [1]}}, {"c": "frozenset({\'x\'})"}]'),
         ("[{'_id': ObjectId('65a1'), 'p': PosixPath('/a')}]", b'[{"_id": "65a1", "p": "/a"}]'),
         ("[{'a': Range(1, 6, '[)'), 'b': 1}]", b'[{"a": "Range(1, 6, \'[)\')", "b": 1}]'),
         ("[{'a': <memory at 0x7f>, 'b': <S.OPEN: 'o'>}]", b'[{"a": "<memory at 0x7f>", "b": "<S.OPEN: \'o\'>"}]'),

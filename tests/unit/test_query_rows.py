@@ -10,6 +10,9 @@ from mcp_mirror.query.rows import write_rows
 
 QUOTED = ('a\n"', "b", "\u00e9", "")
 RECORDS = {f"r{at}": {"id": at, "name": "x"} for at in range(4)}
+DAYS = ("2026-11-01", "2026-11-02", "3", "4")
+NUMBERS = dict.fromkeys("12345", 0)
+CELLS = (1, "b", None, True)
 
 
 def written(value: Any) -> list[Any] | None:
@@ -33,6 +36,19 @@ def written(value: Any) -> list[Any] | None:
             {f"r{at}": {"n": at} for at in range(25)} | {"last": {"n": 25, "Key": "x"}},
             [{"_key": f"r{at}", "n": at} for at in range(25)] + [{"_key": "last", "n": 25, "Key": "x"}],
         ),
+        (
+            {"open": {"2026-11-01": 1.0, "2026-11-02": 2, "3": None, "4": "x"}, "Key": {day: [1] for day in DAYS}},
+            [{"_key": day, "open": cell, "Key": [1]} for day, cell in zip(DAYS, (1.0, 2, None, "x"), strict=True)],
+        ),
+        (
+            dict(zip(DAYS, CELLS, strict=True)),
+            [{"key": day, "value": cell} for day, cell in zip(DAYS, CELLS, strict=True)],
+        ),
+        ({"open": dict.fromkeys(DAYS, 1), "close": dict.fromkeys(DAYS[1:], 1)}, None),
+        ({"open": dict.fromkeys(DAYS[1:], 1)}, None),
+        (dict.fromkeys(DAYS, 1) | {"sum": 4}, None),
+        (dict.fromkeys(DAYS, 1) | {"5": {}}, None),
+        (dict.fromkeys(DAYS, NUMBERS), [{"key": day} | NUMBERS for day in DAYS]),
         ({"columns": ["a", "b"], "rows": [[1, 2], [3, [4]]]}, [{"a": 1, "b": 2}, {"a": 3, "b": [4]}]),
         ({"columns": [{"name": "a"}, {"name": "b"}], "rows": [[1, 2]]}, [{"a": 1, "b": 2}]),
         ({"columns": [{"id": "a"}, {"id": "b"}], "rows": [[1, 2]]}, None),
@@ -77,3 +93,9 @@ def test_an_object_that_is_very_large_as_rows_stays_as_it_is(monkeypatch: pytest
     assert written(value) is None
     monkeypatch.setattr(module, "_MAX_BYTES", 100)
     assert written(RECORDS) is None
+
+
+def test_a_very_large_data_frame_is_not_written_as_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert written({"open": dict.fromkeys(DAYS, 1)}) is not None
+    monkeypatch.setattr(module, "_MAX_CELLS", 3)
+    assert written({"open": dict.fromkeys(DAYS, 1)}) is None

@@ -314,6 +314,12 @@ def test_rows_that_python_prints_show_their_fields_with_first_values() -> None:
     assert shown == Preview(f"text, 280 kB, Python literal, 3,000 rows; fields with first values: {values}")
 
 
+def test_rows_of_a_class_that_python_prints_show_their_fields() -> None:
+    rows = ", ".join(f"RealDictRow({{'id': {n}, 'of': Decimal('{n}.50'), 'at': 'a), ('}})" for n in range(300))
+    summary = preview(f"[{rows}]").summary
+    assert summary.endswith('Python literal, 300 rows; fields with first values: id 0, of 0.50, at "a), ("')
+
+
 def test_tuples_that_python_prints_show_the_first_one() -> None:
     shown = preview(str([(n, f"it's {n}", None, Decimal("2.50"), date(2026, 11, 28)) for n in range(3000)]))
     described = 'Python literal, 3,000 rows; first row: 0, "it\'s 0", null, 2.50, "2026-11-28"'

@@ -4,7 +4,7 @@ These forms are like objects by key, and rows of cells with the names of their c
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Final
@@ -13,7 +13,16 @@ import msgspec
 
 from mcp_mirror.core.results.main_parts import find_column_names, sample_records
 from mcp_mirror.core.results.outlines import sample_items
-from mcp_mirror.payload.json_spans import items, kind_at, members, read_keys, skip_space, trim, value_stop
+from mcp_mirror.payload.json_spans import (
+    items,
+    kind_at,
+    members,
+    read_keys,
+    skip_space,
+    slice_members,
+    trim,
+    value_stop,
+)
 from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer, Member, Span
 
@@ -21,18 +30,26 @@ _MAX_BYTES: Final = 1 << 25
 """Bytes of an object that is written as rows."""
 _MAX_WRITTEN: Final = 1 << 28
 """Bytes of the rows, which repeat the names of the cells."""
+_MAX_CELLS: Final = 1 << 22
+"""Cells of a data frame."""
 _CELLS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _NAMES: Final = msgspec.json.Decoder(list[str])
 _TYPED: Final = lazy_pattern(rb'"?[-+]?\d[\d.,]*(?:[eE][-+]?\d+)?%?"?|true|false')
 """A number, also in a text as spreadsheets send them, or a boolean."""
 _EMPTY: Final = (b"null", b'""')
+_INDEX: Final = lazy_pattern(r"\d[\d.:TZ+ -]*")
+"""The number, date or time of a row of a data frame."""
+_MIN_SERIES: Final = 4
+"""Rows of a data frame."""
 
 
 def write_rows(blob: Buffer) -> bytes | None:
     """Write the rows of a value, JSON text or JSON lines, as JSON objects; None for other or very large values.
 
     It has a row for each of its members if these are objects with the same keys: the field `key`, or `_key` if the
-    objects have such a field, then the fields of the object. Or one of its members is an array of arrays, the rows, and
+    objects have such a field, then the fields of the object. If there are more of these fields than members, and they
+    are numbers or dates, the members are columns, as pandas writes them: a row has the field `key`, then a cell of each
+    member; an object of cells is the one column `value`. Or one of its members is an array of arrays, the rows, and
     another one has the names of their cells: texts, or objects with a `name`. Many databases answer so. Without such
     names, also for an array of arrays by itself, the first row has them if it is a header, as in spreadsheets.
     """
@@ -47,7 +64,7 @@ def write_rows(blob: Buffer) -> bytes | None:
         if is_sheet:
             return _write_sheet(blob, span)
         known = members(blob, span)
-        if rows := _write_records(blob, known):
+        if rows := _write_frame(blob, known) or _write_records(blob, known):
             return rows
         arrays = [member.span for member in known if kind_at(blob, member.span.start) == "array"]
         tables = [span for span in arrays if kind_at(blob, skip_space(blob, span.start + 1)) == "array"]
@@ -57,20 +74,47 @@ def write_rows(blob: Buffer) -> bytes | None:
     return None
 
 
+def _write_frame(blob: Buffer, known: Sequence[Member]) -> bytes | None:
+    """Write the rows of an object of columns; None for any other object."""
+    kinds = {kind_at(blob, member.span.start) for member in known}
+    view = memoryview(blob)
+    if kinds == {"object"}:
+        columns = {member.key: slice_members(view[member.span.start : member.span.stop]) for member in known}
+    elif kinds <= {"number", "text", "boolean", "null"}:
+        columns = {"value": {member.key: view[member.span.start : member.span.stop] for member in known}}
+    else:
+        return None
+    index, *others = columns.values() or ({},)
+    is_frame = len(index) >= max(_MIN_SERIES, len(columns) + 1) and all(map(_INDEX.fullmatch, index))
+    if not is_frame or any(other.keys() != index.keys() for other in others) or any(map(_INDEX.fullmatch, columns)):
+        return None
+    if len(columns) * len(index) > _MAX_CELLS:
+        return None
+    names = [json.dumps(name).encode() for name in (_name_key({*map(str.casefold, columns)}), *columns)]
+    rows = ((json.dumps(key).encode(), *(bytes(column[key]) for column in columns.values())) for key in index)
+    return b"\n".join(b"{%b}" % b",".join(map(b"%b:%b".__mod__, zip(names, row, strict=True))) for row in rows)
+
+
 def _write_records(blob: Buffer, known: Sequence[Member]) -> bytes | None:
     if not sample_records(blob, known):
         return None
     view = memoryview(blob)
     records = [view[member.span.start : member.span.stop] for member in known]
     fields = {key.casefold() for record in records for key in read_keys(record)}
-    name = "key"
-    while name in fields:
-        name = f"_{name}"
+    name = _name_key(fields)
     rows: list[bytes] = []
     for member, record in zip(known, records, strict=True):
         inner = bytes(record[1:-1]).strip()
         rows.append(f'{{"{name}":{json.dumps(member.key)}'.encode() + (b"," + inner if inner else b"") + b"}")
     return b"\n".join(rows)
+
+
+def _name_key(fields: Container[str]) -> str:
+    """The name of the column of the keys, which no field has."""
+    name = "key"
+    while name in fields:
+        name = f"_{name}"
+    return name
 
 
 def _write_sheet(blob: Buffer, table: Span) -> bytes | None:

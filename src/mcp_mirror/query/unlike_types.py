@@ -6,7 +6,7 @@ Many servers return large or decimal numbers as texts. So `[?id == `7`]` finds n
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from jmespath import Options
@@ -71,7 +71,7 @@ class _CheckedFunctions(Functions):
         found = super().call_function(function_name, resolved_args)
         if returned := _ORDERED.get(function_name.removesuffix("_by")):
             keys, *by = resolved_args
-            _check_order([by[0].visit(by[0].expression, item) for item in keys] if by else keys, returned)
+            _check_order((by[0].visit(by[0].expression, item) for item in keys) if by else keys, returned)
         return found
 
 
@@ -80,10 +80,12 @@ class _CheckedInterpreter(TreeInterpreter):
         super().__init__(Options(custom_functions=_CheckedFunctions()))
 
     def visit_comparator(self, node: Any, value: Any) -> Any:
-        found = super().visit_comparator(node, value)
-        if node["value"] not in ("eq", "ne"):
-            _check_order([self.visit(child, value) for child in node["children"]], slice(None))
-        return found
+        if node["value"] in ("eq", "ne"):
+            return super().visit_comparator(node, value)
+        sides = [self.visit(child, value) for child in node["children"]]
+        _check_order(sides, slice(None))
+        literals: list[Any] = [{"type": "literal", "value": side, "children": []} for side in sides]
+        return super().visit_comparator({"type": node["type"], "value": node["value"], "children": literals}, value)
 
 
 def evaluate(parsed: Any, value: Any) -> Any:
@@ -97,11 +99,14 @@ def evaluate(parsed: Any, value: Any) -> Any:
     return _CheckedInterpreter().visit(parsed, value)
 
 
-def _check_order(keys: Sequence[Any], returned: slice) -> None:
+def _check_order(keys: Iterable[Any], returned: slice) -> None:
     """Check that a part of ordered texts is the same in the order of numbers, if all of them are numbers."""
-    if not all(isinstance(key, str) and len(key) <= _MAX_TEXT and _NUMBER.fullmatch(key) for key in keys):
-        return
-    for text, number in zip(sorted(keys)[returned], sorted(keys, key=float)[returned], strict=True):
+    texts: list[str] = []
+    for key in keys:
+        if not isinstance(key, str) or len(key) > _MAX_TEXT or not _NUMBER.fullmatch(key):
+            return
+        texts.append(key)
+    for text, number in zip(sorted(texts)[returned], sorted(texts, key=float)[returned], strict=True):
         if float(text) != float(number):
             raise ToolError(
                 f"`expression` compares texts such as '{text}' and '{number}' letter by letter, not as numbers. "

@@ -200,9 +200,15 @@ def find_main_part(blob: Buffer, levels: Sequence[Level], *, has_texts: bool) ->
 
 
 def _find_part_of_row(blob: Buffer, levels: Sequence[Level], table: Part | None) -> MainPart | None:
-    """Find the rows that make up most of the only row of a table; None for any other table."""
+    """Find what makes up most of the only row of a table: rows, or the row itself around another array.
+
+    None for any other table.
+    """
     row = next((at for at, level in enumerate(levels) if table and level.keys == (*table.keys, "0")), 0)
     part = find_main_part(blob, levels[row:], has_texts=False) if row else None
+    main = _find_main_member(levels[-1].members) if row and part is None else None
+    if main and kind_at(blob, main.span.start) == "array":
+        return levels[-1]
     return None if isinstance(part, Part) and _SMALL_SHARE * part.span.length < len(blob) else part
 
 

@@ -8,7 +8,7 @@ import ast
 import json
 import re
 from datetime import UTC, date, datetime, time, timedelta, timezone
-from functools import reduce
+from functools import partial, reduce
 from typing import Final
 
 import msgspec
@@ -22,9 +22,10 @@ _MAX_PARTS: Final = 4096
 """Parts of a text that one match takes: other threads wait until it ends."""
 _START: Final = lazy_pattern(
     rf"\s*+(?:[\[({{]\s*+(?:[\[{{]\s*+)?{_SINGLE}\s*+[:,\])]"
-    rf"|\[\s*+\(\s*+(?:{_SINGLE}|-?\d[\d.]*|None|True|False)\s*+,)"
+    rf"|\[\s*+\(\s*+(?:{_SINGLE}|-?\d[\d.]*|None|True|False)\s*+,|\[\s*+[A-Za-z_]\w*+\({{\s*+{_SINGLE}\s*+:)"
 )
-"""The beginning of dictionaries or lists with a text in single quotes, or of a list of tuples."""
+"""The beginning of dictionaries, also of a class of their own, or lists with a text in single quotes, or of a list of
+tuples."""
 _DELTA: Final = r"datetime\.timedelta\((?:0|(?:days=-?\d+)?(?:, )?(?:seconds=\d+)?(?:, )?(?:microseconds=\d+)?)\)"
 _ZONE: Final = r"(?:zoneinfo\.)?ZoneInfo\(key='(?:(?:Etc/)?UTC|(?P<zone>[\w/+-]+))'\)"
 _TIME: Final = (
@@ -42,11 +43,13 @@ _TOKEN: Final = lazy_pattern(
     r"|\bnp\.(?:float|u?int)\d+\((?:(?P<scalar>-?\d[\d.e+-]*)|(?P<no_scalar>nan|-?inf))\)"
     rf"|\bTimestamp\((?P<stamp>{_SINGLE})(?:, tz={_SINGLE})?\)|(?P<open>\()|(?P<close>,\s*+\)|\))"
     r"|\bDecimal(?:128)?\('(?:(?P<number>-?\d+(?:\.\d+)?(?:E[+-]?\d+)?)|(?P<no_number>-?s?NaN|-?Infinity))'\)"
+    rf"|(?P<class>\b[A-Za-z_][\w.]*+\()(?={{\s*+(?:(?:{_STRING})\s*+:|}}\s*+\)))"
     rf"|\b(?!Decimal)[A-Za-z_][\w.]*+\((?P<only>{_SINGLE})\)"
     rf"|(?P<delta>\b{_DELTA})|\bdatetime\.(?:date\((?P<date>\d+, \d+, \d+)\)|{_TIME})"
     rf"|(?P<json>-|[eE](?=[-+\d])|\b(?:true|false|null)\b)|(?P<printed>{_PRINTED})|(?P<other>(?s:.))"
 )
-"""A part of a literal, `plain` and `json` as in JSON; `other`: the text is not a literal."""
+"""A part of a literal, `plain` and `json` as in JSON; `class`: that of a dictionary, such as `RealDictRow({'id': 1})`;
+`other`: the text is not a literal."""
 _CLOSING: Final = ("]", ")", "}")
 _NO_NUMBERS: Final = ("NaN", "Infinity")
 _NO_NUMBER: Final = r"-?\b(?:NaN|Infinity)\b"
@@ -55,13 +58,13 @@ _JSON_TOKEN: Final = lazy_pattern(
 )
 """A part of JSON, or a number that JSON does not have. A text without an end is one part, in which no other begins."""
 _JSON_NAN: Final = lazy_pattern(r"\s*+[\[{](?s:.*?)[\[:,]\s*+-?(?:NaN|Infinity)\s*+[,\]}]")
-_ROWS: Final = lazy_pattern(r"\s*\[\s*([{(])")
+_ROWS: Final = lazy_pattern(r"\s*\[\s*(?P<class>[A-Za-z_]\w*\()?(?P<open>[{(])")
 _SIGN: Final = lazy_pattern(
     rf"(?P<value>(?:{_STRING}|[^\[\](){{}},'\"]++){{1,{_MAX_PARTS}}}+)"
     r"|(?P<comma>,)|(?P<open>[\[({])|(?P<close>[\])}])|(?P<other>.)"
 )
 """A part of a literal for the count of its rows; `other`: a quote that begins no string."""
-_BETWEEN_ROWS: Final = {"{": "}, {", "(": "), ("}
+_CLOSED_BY: Final = {"{": "}", "(": ")"}
 _MAX_CUTS: Final = 3
 """Ends of rows that are tried as the last one in the beginning of a text: one may be within a string."""
 _WORDS: Final = {"True": "true", "False": "false"}
@@ -100,7 +103,7 @@ def translate_python_literal(text: str) -> bytes | None:
         return None
     try:
         if is_python_literal(text):
-            translated = _TOKEN.sub(_translate, text)
+            translated = _TOKEN.sub(partial(_translate, []), text)
         elif text.lstrip().startswith(("[", "{")):
             translated = replace_nan(text)
             if "\\u" in translated:
@@ -120,11 +123,12 @@ def translate_first_rows(head: str) -> bytes | None:
     """Translate the whole dictionaries or tuples that begin a list of Python into a JSON array; None without any."""
     if (opening := _ROWS.match(head)) is None:
         return None
-    end = len(head)
+    end, name = len(head), opening["class"] or ""
+    closing = _CLOSED_BY[opening["open"]] + ")" * bool(name)
     for _ in range(_MAX_CUTS):
-        if (end := head.rfind(_BETWEEN_ROWS[opening[1]], 0, end)) < 0:
+        if (end := head.rfind(f"{closing}, {name}{opening['open']}", 0, end)) < 0:
             break
-        if found := translate_python_literal(f"{head[: end + 1]}]"):
+        if found := translate_python_literal(f"{head[:end]}{closing}]"):
             return found
     return translate_python_literal(head)
 
@@ -147,7 +151,8 @@ def count_rows(text: str) -> int:
     return commas + 1 if depth == 0 else 0
 
 
-def _translate(token: re.Match[str]) -> str:
+def _translate(opened: list[str], token: re.Match[str]) -> str:
+    """A part of a literal as JSON. `opened` has what the open parentheses are in JSON."""
     match token.lastgroup:
         case "text" | "only" | "stamp" as kind:
             return _translate_text(token[kind])
@@ -157,11 +162,19 @@ def _translate(token: re.Match[str]) -> str:
             return token[kind]
         case "printed":
             return json.dumps(token[0], ensure_ascii=False)
-        case "open" | "close" as kind:
-            return "[" if kind == "open" else "]"
+        case "open" | "class" | "close" as kind:
+            return _translate_parenthesis(opened, kind)
         case "other":
             raise ValueError("a string without an end, or an object that is not a value")
     return f'"{_format_time(token)}"'
+
+
+def _translate_parenthesis(opened: list[str], kind: str) -> str:
+    """The bracket of a tuple; nothing for a parenthesis around a dictionary, after the name of its class."""
+    if kind == "close":
+        return "]" if not opened or opened.pop() else ""
+    opened.append("[" if kind == "open" else "")
+    return opened[-1]
 
 
 def _format_time(token: re.Match[str]) -> str:
