@@ -1,6 +1,7 @@
 """The measured event loop: it counts stalls with their length and place, but not the time of other programs."""
 
 import asyncio
+import ctypes
 import gc
 import logging
 import os
@@ -12,6 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import anyio
@@ -106,6 +108,23 @@ def test_the_log_names_the_functions_of_a_stall_and_no_value(caplog: pytest.LogC
     assert record.levelno == logging.WARNING
     assert "hesitate" in record.getMessage()
     assert "c4nary" not in caplog.text
+
+
+def test_the_log_explains_a_stall_in_which_no_thread_could_look(caplog: pytest.LogCaptureFixture) -> None:
+    def lock_interpreter() -> None:
+        time.sleep(0.02)  # the loop waits for events now
+        ctypes.PyDLL(None).usleep(300_000)
+
+    async def wait_for_thread() -> None:
+        measure_stalls()
+        await asyncio.to_thread(int)  # an event, after which the loop is active
+        await asyncio.to_thread(lock_interpreter)
+        await asyncio.sleep(0.001)  # the pass after the stall ends
+
+    with caplog.at_level(logging.INFO, "mcp_mirror.system.event_loop"), closing(new_event_loop()) as loop:
+        loop.run_until_complete(wait_for_thread())
+    (record,) = caplog.records
+    assert "another thread computes or the whole process is stopped" in record.getMessage()
 
 
 def test_the_start_of_a_command_is_not_measured(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,14 +4,18 @@ import asyncio
 import fcntl
 import os
 import signal
+import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
+from waiting import until
 
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.security.redaction import Redactor
@@ -52,6 +56,26 @@ async def test_a_descriptor_of_a_closed_early_program_can_be_used_at_once(tmp_pa
         for writing, is_readable in reused:
             os.write(writing, b"x")
             await is_readable.wait()
+
+
+async def test_the_start_of_a_child_does_not_block_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts, continues = threading.Event(), threading.Event()
+
+    class SlowPopen(subprocess.Popen[bytes]):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            starts.set()
+            assert continues.wait(BOUND)
+            super().__init__(*args, **options)
+
+    async def open_and_close() -> None:
+        async with _open_wrapped(("cat",)):
+            pass
+
+    monkeypatch.setattr(subprocess, "Popen", SlowPopen)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(open_and_close)
+        await until(starts.is_set)
+        continues.set()
 
 
 @contextmanager

@@ -49,6 +49,8 @@ _RECENT: Final = 20
 """Stalls that are kept with their time."""
 _FRAMES: Final = 8
 """Functions that a log line names."""
+_UNSEEN: Final = "an unknown place, as when another thread computes or the whole process is stopped"
+"""In place of the functions, if the thread that looks for them could not run either."""
 
 
 class Stalls:
@@ -276,7 +278,7 @@ class _Watch:
             return
         self._stalls.add(at, seconds)
         if seconds > _LOGGED:
-            self._unlogged.append((seconds, self._sample[1] if self._sample[0] == began else "an unknown place"))
+            self._unlogged.append((seconds, self._sample[1] if self._sample[0] == began else _UNSEEN))
 
     def _read_wait(self, now: float) -> float:
         """Return the seconds since the last reading in which this thread was ready, but another program ran."""

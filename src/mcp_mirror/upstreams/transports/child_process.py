@@ -1,12 +1,13 @@
 """The child process of an upstream: its start, its end, and what it prints on standard error."""
 
+import math
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import IO, Final
+from typing import IO, Any, Final
 
 import anyio
 import anyio.to_thread
@@ -36,8 +37,8 @@ _STDERR_RATE: Final = 32 << 20
 PIPE_GONE: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 
 
-class EarlyProcess:
-    """A child process that started before the event loop, with the members of `Process` that the transport uses."""
+class StartedProcess:
+    """A child process that did not start in the event loop, with the members of `Process` that the transport uses."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stderr is not None  # noqa: S101  # opened with a pipe
@@ -47,7 +48,16 @@ class EarlyProcess:
 
     async def wait(self) -> int:
         """Return the exit code, once the process has exited."""
-        return await anyio.to_thread.run_sync(self._process.wait, abandon_on_cancel=True)
+        try:
+            exited = os.pidfd_open(self.pid)
+        except (AttributeError, OSError):  # macOS, or Linux before 5.3
+            limiter = anyio.CapacityLimiter(math.inf)
+            return await anyio.to_thread.run_sync(self._process.wait, abandon_on_cancel=True, limiter=limiter)
+        try:
+            await anyio.wait_readable(exited)
+        finally:
+            os.close(exited)
+        return self._process.wait()
 
     def kill(self) -> None:
         """End the process at once."""
@@ -74,7 +84,7 @@ class _PipeReader(ByteReceiveStream):
         self._pipe.close()
 
 
-async def launch(endpoint: StdioEndpoint, child_watchdog: ChildWatchdog) -> tuple[Process | EarlyProcess, int, int]:
+async def launch(endpoint: StdioEndpoint, child_watchdog: ChildWatchdog) -> tuple[Process | StartedProcess, int, int]:
     """Return the running child, and the gateway's ends of its standard input and output.
 
     Raises:
@@ -84,7 +94,7 @@ async def launch(endpoint: StdioEndpoint, child_watchdog: ChildWatchdog) -> tupl
     if endpoint.is_wrapped and (early := take_early(command)):
         if early.watchdog:
             child_watchdog.adopt(early.watchdog, early.process.pid)
-        return EarlyProcess(early.process), early.input, early.output
+        return StartedProcess(early.process), early.input, early.output
     try:
         with open_wide_pipes() as (theirs, ours):
             return await _start(endpoint, child_watchdog, *theirs), *ours
@@ -92,15 +102,24 @@ async def launch(endpoint: StdioEndpoint, child_watchdog: ChildWatchdog) -> tupl
         raise _build_shortage_error(endpoint, explain_shortage(error) or str(error.strerror)) from None
 
 
-async def _start(endpoint: StdioEndpoint, child_watchdog: ChildWatchdog, stdin: int, stdout: int) -> Process:
-    environment = build_environment(endpoint)
+async def _start(
+    endpoint: StdioEndpoint, child_watchdog: ChildWatchdog, stdin: int, stdout: int
+) -> Process | StartedProcess:
+    """Start the child in a thread: on a busy machine it may take a second until the system runs the command."""
+    options: Any = {"stdin": stdin, "stdout": stdout, "env": build_environment(endpoint), "cwd": endpoint.cwd}
     argv = [find_command(endpoint), *endpoint.args]
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(argv, stderr=subprocess.PIPE, start_new_session=True, **options)  # noqa: S603
+
+    process: Process | StartedProcess
     try:
         async with child_watchdog.start_lock:
             with anyio.CancelScope(shield=True):  # a cancelled start would leave its pipe open
-                process = await anyio.open_process(
-                    argv, stdin=stdin, stdout=stdout, env=environment, cwd=endpoint.cwd, start_new_session=True
-                )
+                if sys.platform == "win32":
+                    process = await anyio.open_process(argv, start_new_session=True, **options)
+                else:
+                    process = StartedProcess(await anyio.to_thread.run_sync(start))
     except (OSError, ValueError) as error:
         if shortage := explain_shortage(error):
             raise _build_shortage_error(endpoint, shortage) from None
@@ -114,7 +133,7 @@ def _build_shortage_error(endpoint: StdioEndpoint, shortage: str) -> UpstreamErr
 
 
 async def keep_errors(
-    process: Process | EarlyProcess, endpoint: StdioEndpoint, output: ServerOutput, is_read: anyio.Event
+    process: Process | StartedProcess, endpoint: StdioEndpoint, output: ServerOutput, is_read: anyio.Event
 ) -> None:
     """Read the standard error of a child to its end, and set `is_read`."""
     stderr = process.stderr
@@ -140,7 +159,7 @@ async def keep_errors(
 class Child:
     """The child process, and the processes that it started in its group."""
 
-    def __init__(self, process: Process | EarlyProcess, child_watchdog: ChildWatchdog) -> None:
+    def __init__(self, process: Process | StartedProcess, child_watchdog: ChildWatchdog) -> None:
         self._process = process
         self._child_watchdog = child_watchdog
         self.exited: anyio.Event = anyio.Event()
