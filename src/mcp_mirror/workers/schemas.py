@@ -69,8 +69,8 @@ _EXPLAINED: Final = 1 << 16
 """Bytes of invalid arguments whose error message is written in a thread instead of a worker process."""
 _HEAD_BYTES: Final = 1 << 12
 _NAME_FIRST: Final = lazy_pattern(rb'\s*\{\s*"name"\s*:\s*"(?:[^"\\]|\\.)*+"')
-_KNOWN_BYTES: Final = 64 << 20
-"""Bytes of definitions in the cache of inspected tools."""
+_KNOWN_BYTES: Final = 16 << 20
+"""Bytes of definitions in the cache of inspected tools, which take about six times as much memory."""
 
 
 class SchemaWorkers:
