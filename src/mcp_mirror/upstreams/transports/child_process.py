@@ -48,9 +48,7 @@ class StartedProcess:
 
     async def wait(self) -> int:
         """Return the exit code, once the process has exited."""
-        try:
-            exited = os.pidfd_open(self.pid)
-        except (AttributeError, OSError):  # macOS, or Linux before 5.3
+        if (exited := _open_exit(self.pid)) is None:
             limiter = anyio.CapacityLimiter(math.inf)
             return await anyio.to_thread.run_sync(self._process.wait, abandon_on_cancel=True, limiter=limiter)
         try:
@@ -65,6 +63,14 @@ class StartedProcess:
 
     async def aclose(self) -> None:
         """Nothing to release: the task that reads standard error closes it."""
+
+
+def _open_exit(pid: int) -> int | None:
+    """Return a descriptor that is readable once a child has exited; None on macOS and on Linux before 5.3."""
+    if sys.platform == "linux":
+        with suppress(AttributeError, OSError):
+            return os.pidfd_open(pid)
+    return None
 
 
 class _PipeReader(ByteReceiveStream):
