@@ -11,6 +11,7 @@ from mcp_mirror.callers import Caller, ClientChannel, NullChannel
 from mcp_mirror.errors import UpstreamError
 from mcp_mirror.gateway import relay as relay_module
 from mcp_mirror.gateway.gateway import Gateway
+from mcp_mirror.gateway.linked_resources import LinkedResources
 from mcp_mirror.gateway.relay import Relay
 from mcp_mirror.payload.json_rpc import array_of
 from mcp_mirror.upstreams.listing import PagedList
@@ -62,7 +63,10 @@ class Upstreams:
 
 def relay_of(*upstreams: Upstream) -> Relay:
     gateway = SimpleNamespace(
-        upstreams=Upstreams(*upstreams), may_show=lambda _upstream: True, owns_uri=lambda _uri: False
+        upstreams=Upstreams(*upstreams),
+        may_show=lambda _upstream: True,
+        owns_uri=lambda _uri: False,
+        linked_resources=LinkedResources(),
     )
     return Relay(cast("Gateway", gateway))
 
