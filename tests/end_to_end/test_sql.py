@@ -230,6 +230,7 @@ async def test_a_path_is_not_taken_for_one_of_several_tables() -> None:
         ({"sql": "FROM t", "inputs": {"t": 5}}, 'The input "t" cannot be read as a table: it is 5.'),
         ({"sql": "FROM t", "inputs": {"t": 10**24}}, "cannot be read as a table: it is 10000000000000000000...."),
         ({"sql": "FROM tt", "inputs": {"t": [1]}}, "The tables are t."),
+        ({"sql": "FROM mails", "inputs": {"tables": ["mails"]}}, "call the tool that returns it first"),
         (
             {"sql": "SELECT x FROM t", "inputs": {"t": [{"y": 1}]}},
             "Tables: t(y BIGINT).\nCall memory_query again with a corrected query.",

@@ -14,7 +14,8 @@ import pytest
 from mcp_mirror.core.results.captured import Captured
 from mcp_mirror.core.results.notice import write_notice
 from mcp_mirror.core.results.notice_keys import NoticeInput
-from mcp_mirror.core.results.preview import MAX_PREVIEW_TOKENS, TokenBudget, preview_value
+from mcp_mirror.core.results.preview import MAX_PREVIEW_TOKENS, preview_value
+from mcp_mirror.core.value_sizes import TokenBudget
 from mcp_mirror.paths import FixedBases
 from mcp_mirror.payload.json_spans import members, trim
 from mcp_mirror.settings.policies import NoticeStyle
@@ -101,7 +102,7 @@ def test_keys_and_a_table_share_the_tokens_of_one_preview(value: Any, count_toke
 
 def test_a_preview_leaves_out_the_lines_that_no_longer_fit(count_tokens: Callable[[str], int]) -> None:
     blob = json.dumps("".join(f"{number:060}\n" for number in range(400))).encode()
-    lines = preview_value(blob, "text", TokenBudget(lambda text: len(text) // 2)).lines
+    lines = preview_value(blob, "text", TokenBudget(lambda text: len(text) // 2, MAX_PREVIEW_TOKENS)).lines
     assert 2 < len(lines) < 7
     assert all(len(line) == 60 for line in lines if not line.startswith("..."))
     assert count_tokens("\n".join(lines)) < MAX_PREVIEW_TOKENS

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.core.results.main_parts import find_table, read_levels
 from mcp_mirror.core.results.outlines import outline_value
-from mcp_mirror.core.results.preview import MAX_PREVIEW_TOKENS, Preview, TokenBudget, describe_part, preview_value
+from mcp_mirror.core.results.preview import MAX_PREVIEW_TOKENS, Preview, describe_part, preview_value
+from mcp_mirror.core.value_sizes import TokenBudget
 from mcp_mirror.payload.json_spans import kind_at, members, trim
 from mcp_mirror.types import Buffer, Kind
 
@@ -27,12 +28,12 @@ def words(text: Buffer) -> int:
 
 def preview(value: Any, estimate: Callable[[Buffer], int] = words) -> Preview:
     blob = value if isinstance(value, bytes) else json.dumps(value).encode()
-    return preview_value(blob, kind_at(blob, trim(blob).start), TokenBudget(estimate), path=BASE)
+    return preview_value(blob, kind_at(blob, trim(blob).start), TokenBudget(estimate, MAX_PREVIEW_TOKENS), path=BASE)
 
 
 def rows_of(blob: bytes) -> str | None:
     table = find_table(blob, read_levels(blob, members(blob, trim(blob))))
-    return describe_part(blob, table, TokenBudget(words), BASE) if table else None
+    return describe_part(blob, table, TokenBudget(words, MAX_PREVIEW_TOKENS), BASE) if table else None
 
 
 def test_a_text_shows_its_size_lines_format_head_and_tail() -> None:
@@ -493,7 +494,7 @@ TEXTS = st.text(max_size=400).map(lambda part: part * 20) | st.lists(st.text(max
 def test_no_preview_costs_more_than_its_bound(value: Any) -> None:
     blob = json.dumps(value).encode("utf-8", "replace")
     kind: Kind = kind_at(blob, 0)
-    shown = preview_value(blob, kind, TokenBudget(words))
+    shown = preview_value(blob, kind, TokenBudget(words, MAX_PREVIEW_TOKENS))
     assert words("\n".join((shown.summary, *shown.lines)).encode()) <= MAX_PREVIEW_TOKENS + 30
 
 

@@ -42,3 +42,29 @@ def count_value_tokens(json_text: Buffer, estimate: Estimate) -> int:
         return estimate(text) if text else 0
     sample, share = text_sample(json_text, trim(json_text), _MAX_DECODED_BYTES)
     return round(estimate(sample) / share)
+
+
+class TokenBudget(msgspec.Struct):
+    """The tokens that texts of a notice may still take."""
+
+    estimate: Estimate
+    left: int
+    _known: dict[str, int] = msgspec.field(default_factory=dict)
+    """The tokens of the texts that were taken."""
+
+    def take(self, text: str) -> bool:
+        """Take the tokens of a line if it fits, and return whether it does. Its break and its mark are 2 tokens."""
+        tokens = self._known[text] = self.estimate(text.encode())
+        cost = tokens + 2
+        if cost > self.left:
+            return False
+        self.left -= cost
+        return True
+
+    def exchange(self, old: str, new: str) -> bool:
+        """Take the tokens of a text in place of those of one that was taken, if it fits; return whether it does."""
+        cost = self.estimate(new.encode()) - self._known[old]
+        if cost > self.left:
+            return False
+        self.left -= cost
+        return True

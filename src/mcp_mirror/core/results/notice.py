@@ -38,12 +38,11 @@ from mcp_mirror.core.results.notice_keys import (
 from mcp_mirror.core.results.outlines import outline_hidden, outline_value
 from mcp_mirror.core.results.preview import (
     Preview,
-    TokenBudget,
     describe_beside,
     describe_part,
     preview_value,
 )
-from mcp_mirror.core.value_sizes import count_bytes
+from mcp_mirror.core.value_sizes import TokenBudget, count_bytes
 from mcp_mirror.paths import (
     HIDDEN_TEXT,
     PATH_LINE_PREFIX,

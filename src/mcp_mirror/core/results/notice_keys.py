@@ -9,8 +9,8 @@ from mcp_mirror.core.amounts import format_count
 from mcp_mirror.core.results.captured import Captured
 from mcp_mirror.core.results.main_parts import Part, find_path
 from mcp_mirror.core.results.outlines import CountItems, outline_hidden, outline_value, show_sentence
-from mcp_mirror.core.results.preview import MAX_PREVIEW_TOKENS, TokenBudget, name_keys, preview_value
-from mcp_mirror.core.value_sizes import Estimate
+from mcp_mirror.core.results.preview import MAX_PREVIEW_TOKENS, name_keys, preview_value
+from mcp_mirror.core.value_sizes import Estimate, TokenBudget
 from mcp_mirror.paths import FixedBases, NewBases, escape_token, position_token
 from mcp_mirror.payload.json_spans import count_items, kind_at
 from mcp_mirror.security.sanitize import as_json_string

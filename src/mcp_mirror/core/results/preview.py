@@ -9,8 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
-import msgspec
-
 from mcp_mirror.core.amounts import format_bytes, format_count
 from mcp_mirror.core.results.main_parts import (
     MAX_FIELD_NAME,
@@ -51,7 +49,7 @@ from mcp_mirror.core.texts.formats import (
 )
 from mcp_mirror.core.texts.outlines import outline_text, show_outline
 from mcp_mirror.core.texts.python_literals import count_rows, translate_first_rows
-from mcp_mirror.core.value_sizes import Estimate, size_text
+from mcp_mirror.core.value_sizes import TokenBudget, size_text
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import count_items, items, kind_at, members, slice_members, trim
 from mcp_mirror.payload.json_strings import text_start
@@ -83,32 +81,6 @@ _MAX_PRINTED_ROWS: Final = 1 << 12
 _HEADING_LINES: Final = 2
 """Lines above a table beside which the names of its columns are shown too."""
 _WORD: Final = lazy_pattern(r"[\w.$@/:-]+")
-
-
-class TokenBudget(msgspec.Struct):
-    """The remaining tokens of a preview."""
-
-    estimate: Estimate
-    left: int = MAX_PREVIEW_TOKENS
-    _known: dict[str, int] = msgspec.field(default_factory=dict)
-    """The tokens of the texts that were taken."""
-
-    def take(self, text: str) -> bool:
-        """Take the tokens of a line if it fits, and return whether it does. Its break and its mark are 2 tokens."""
-        tokens = self._known[text] = self.estimate(text.encode())
-        cost = tokens + 2
-        if cost > self.left:
-            return False
-        self.left -= cost
-        return True
-
-    def exchange(self, old: str, new: str) -> bool:
-        """Take the tokens of a text in place of those of one that was taken, if it fits; return whether it does."""
-        cost = self.estimate(new.encode()) - self._known[old]
-        if cost > self.left:
-            return False
-        self.left -= cost
-        return True
 
 
 class Preview(NamedTuple):

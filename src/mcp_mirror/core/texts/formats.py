@@ -339,7 +339,8 @@ class _Columns(msgspec.Struct, frozen=True):
         if self.delimiter == "|":
             return self._are_most(_has_changes) or _is_rule(self.rows[1])
         if self.delimiter == "\t":
-            return self._are_most(_is_paragraph) or self._are_most(_ends_in_log_line)
+            # `gh run view --log` writes a job and a step before each line of a log.
+            return self._are_most(_is_paragraph) or self._are_most(lambda row: _is_logged(row[-1]))
         tests = (
             _has_one_cell,
             self._has_open_brackets,
@@ -403,14 +404,8 @@ def _is_log_line(row: Sequence[str]) -> bool:
     return _is_spaced(row) and _is_logged(row[0])
 
 
-def _ends_in_log_line(row: Sequence[str]) -> bool:
-    """Whether the names of a job and a step are before the line of a log, as in the output of `gh run view --log`."""
-    return _is_logged(row[-1])
-
-
 def _is_logged(cell: str) -> bool:
-    has_words = 2 * len(_WORD.findall(cell)) >= _MIN_WORDS
-    return has_words and _LOG.match(cell) is not None
+    return 2 * len(_WORD.findall(cell)) >= _MIN_WORDS and _LOG.match(cell) is not None
 
 
 def _is_prose(row: Sequence[str]) -> bool:

@@ -32,6 +32,10 @@ _NAME: Final = lazy_pattern(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 _MAX_PATH: Final = 200
 """Bytes of a path that an error quotes."""
 _AGAIN: Final = "Call memory_query again with a corrected query."
+_NO_PATHS: Final = (
+    "No value of `inputs` is a memory path. If the data is not stored yet, call the tool that returns it first: its "
+    "result has the path."
+)
 _EXAMPLE: Final = (
     "Answer a question about whole stored values with one SELECT (DuckDB), such as SELECT d.name, SUM(t.km) FROM trips "
     't JOIN drivers d ON ... GROUP BY d.name ORDER BY 2 DESC LIMIT 1 with inputs {"trips": path, "drivers": path}.'
@@ -131,7 +135,7 @@ async def _query_tables(call: ToolInput, given: bytes | None) -> Content:
         is_shown = memory.flows.may_show(inputs.labels)
         if isinstance(answer, SqlFailure):
             if is_shown or answer.is_mistake:
-                raise ToolError(_describe_failure(answer, may_quote=inputs.preview))
+                raise ToolError(_describe_failure(answer, inputs))
             rows: Buffer = msgspec.json.encode({"error": answer.message})
         else:
             rows = memory.trace.returned = answer
@@ -174,11 +178,13 @@ def _check_tables(names: Collection[str]) -> None:
             )
 
 
-def _describe_failure(failure: SqlFailure, *, may_quote: bool) -> str:
-    """Return the message of a failure; without quotes, only its class."""
+def _describe_failure(failure: SqlFailure, inputs: Inputs) -> str:
+    """Return the message of a failure; if an input has no preview, only its class."""
     if failure.is_limit:
         return failure.message
-    if may_quote or failure.is_mistake:
+    if failure.is_mistake and not inputs.paths:
+        return f"{failure.message}\n{_NO_PATHS}"
+    if inputs.preview or failure.is_mistake:
         return f"{failure.message}\n{_AGAIN}"
     hidden = "The message is not shown, because an input has no preview."
     return f"The query failed with {failure.kind}. {hidden} {_AGAIN}"
