@@ -92,6 +92,7 @@ def test_selected_numbers_keep_their_digits(expression: str, found: str) -> None
     [
         ('length(rows[?k == "b"])', "'b'"),
         ("rows[?k == b].n", "'b'"),
+        ('rows[?k == ""].n', "''"),
         ('rows[?k != "b" && n > `1`]', "'b'"),
         ('rows[?contains(k, "L\'Aquila")]', r"'L\\'Aquila'"),
         ("rows.0.n", r"\[0\]"),

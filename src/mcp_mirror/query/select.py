@@ -268,8 +268,8 @@ def _check_compared_keys(parsed: Node, blob: Buffer) -> None:
         is_function = node["type"] == "function_expression" and node["value"] in _TAKES_TEXT
         compared = node["children"][1:2] if is_function or node["type"] == "comparator" else []
         key: dict[str, Any] = compared[0] if compared else {}
-        name: str = key["value"] if key.get("type") == "field" else ""
-        if not name or name in NULL or name in made or has_key(blob, name):
+        name: str | None = key["value"] if key.get("type") == "field" else None
+        if name is None or name in NULL or name in made or has_key(blob, name):
             continue
         if (boolean := _BOOLEANS.get(name.lower())) is not None:
             key.update(type="literal", value=boolean)
