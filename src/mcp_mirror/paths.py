@@ -86,7 +86,7 @@ _RESULT_STATES = frozenset(("isError", "is_error", "resultType", "result_type"))
 _ESCAPE = r"\\(?:[\\'\"nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U000[0-9a-f]{5}|U0010[0-9a-f]{4})"
 _PRINTED_RESULT = re.compile(
     r"(?:CallToolResult\()?(?:_?meta=None,? )?(?:content=)?\[?"
-    rf"TextContent\(type=['\"]text['\"], text=(?P<text>'(?:[^'\\\n]|{_ESCAPE})*+'|\"(?:[^\"\\\n]|{_ESCAPE})*+\")"
+    rf"TextContent\(type=['\"]text['\"], text=(?P<text>'(?:[^'\\\n\0]|{_ESCAPE})*+'|\"(?:[^\"\\\n\0]|{_ESCAPE})*+\")"
     r"(?:, (?:annotations|_?meta)=None)*+\)\]?"
     r"(?:,? (?:structured_?[cC]ontent=None|is_?[eE]rror=(?:False|True)|result_?[tT]ype='complete'))*+[\])}'\", ]*+"
 )

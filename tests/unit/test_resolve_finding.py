@@ -153,6 +153,7 @@ PRINTED_WITH_MORE = (
     f"print({PRINTED}) # {BASE}",
     rf"TextContent(type='text', text='\N{{x}}{BASE}')",
     f"TextContent(type='text', text='{BASE}",
+    f"TextContent(type='text', text='\0{BASE}')",
     rf'{{"type": "text", "text": "\x{BASE}"}}',
 )
 
