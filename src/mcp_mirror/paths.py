@@ -82,11 +82,12 @@ _MAX_NAME = 1 << 14
 MAX_NOTICE = 1 << 14
 """Characters up to which a text may be a pasted notice."""
 _DECODE_FIRST = json.JSONDecoder(strict=False).raw_decode
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _RESULT_STATES = frozenset(("isError", "is_error", "resultType", "result_type"))
 _ESCAPE = r"\\(?:[\\'\"nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U000[0-9a-f]{5}|U0010[0-9a-f]{4})"
 _PRINTED_RESULT = re.compile(
     r"(?:CallToolResult\()?(?:_?meta=None,? )?(?:content=)?\[?"
-    rf"TextContent\(type=['\"]text['\"], text=(?P<text>'(?:[^'\\\n]|{_ESCAPE})*+'|\"(?:[^\"\\\n]|{_ESCAPE})*+\")"
+    rf"TextContent\(type=['\"]text['\"], text=(?P<text>'(?:[^'\\\n\0]|{_ESCAPE})*+'|\"(?:[^\"\\\n\0]|{_ESCAPE})*+\")"
     r"(?:, (?:annotations|_?meta)=None)*+\)\]?"
     r"(?:,? (?:structured_?[cC]ontent=None|is_?[eE]rror=(?:False|True)|result_?[tT]ype='complete'))*+[\])}'\", ]*+"
 )
@@ -349,20 +350,25 @@ def unwrap_result(text: str) -> str:
 
     Frameworks show results as JSON or as Python prints them. A result must consist of one text: other members are null,
     except those of a result's state. A JSON string is its text. Models add braces and quotes to the end.
+
+    A result with half of a surrogate pair, which no store accepts, stays unchanged.
     """
     bare = text.strip()
-    if len(bare) > MAX_NOTICE:
-        return text
+    found = _read_result(bare) if len(bare) <= MAX_NOTICE else None
+    return text if found is None or _SURROGATE.search(found) else found
+
+
+def _read_result(bare: str) -> str | None:
+    """The text of such a result; None for other texts."""
     if printed := _PRINTED_RESULT.fullmatch(bare):
         return str(ast.literal_eval(printed["text"]))
     if not bare.startswith(("{", "[", '"')):
-        return text
+        return None
     try:
         shown, end = _DECODE_FIRST(bare)
     except (ValueError, RecursionError):
-        return text
-    found = _find_only_text(shown)
-    return text if found is None or bare[end:].strip('}]", ') else found
+        return None
+    return None if bare[end:].strip('}]", ') else _find_only_text(shown)
 
 
 def _find_only_text(shown: object) -> str | None:

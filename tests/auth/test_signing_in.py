@@ -691,6 +691,12 @@ async def test_a_sign_in_keeps_the_query_of_the_authorization_endpoint(authority
     assert grants(authority) == ["authorization_code"]
 
 
+async def test_no_sign_in_page_without_encryption_is_opened(authority: Authority, config: Path) -> None:
+    authority.metadata = {"authorization_endpoint": "http://login.example.com/authorize"}
+    with pytest.raises(MirrorError, match="has a sign-in page without https, which is not safe"):
+        await log_in(config)
+
+
 @pytest.mark.parametrize("status", [404, 503])
 @pytest.mark.parametrize("client", [{}, {"client_id": CLIENT[0], "client_secret": CLIENT[1]}])
 async def test_a_sign_in_does_not_guess_the_endpoints_of_an_authorization_server(

@@ -184,6 +184,28 @@ async def test_a_late_message_about_a_call_reaches_no_other_principal(configured
         assert "his call" not in await alice.call("work_mirrored", subject="her third call")
 
 
+async def test_a_copied_preview_is_refused_whatever_others_store(configured: Configured, raw: Any) -> None:
+    async with AsyncExitStack() as stack:
+        config = configured({"raw": raw()}, auth={"tokens": HASHES}, limits={"calls_per_minute": "none"})
+        url = (await stack.enter_async_context(serving_gateway(config))).url
+        alice = await stack.enter_async_context(visiting(url, "alice"))
+        bob = await stack.enter_async_context(visiting(url, "bob"))
+
+        async def store(visitor: Visitor, text: str) -> str:
+            result = json.dumps({"content": [{"type": "text", "text": text * 900}]})
+            answer = await visitor.call("say_mirrored", result=result)
+            notice: str = json.loads(answer.partition("data: ")[2] or answer)["result"]["content"][0]["text"]
+            return next(line.removeprefix("| ") for line in notice.splitlines() if line.endswith("..."))
+
+        for visitor in (alice, bob):
+            visitor.session = await open_session(visitor.http, url)
+        copied = await store(bob, "of his call ")
+        for _ in range(300):
+            await store(alice, "of hers ")
+        assert "has lines of a preview" in await bob.call("hear_mirrored", text=copied)
+        assert "has lines of a preview" not in await alice.call("hear_mirrored", text=copied)
+
+
 async def test_credentials_of_clients_are_not_forwarded_to_upstreams(configured: Configured, raw: Any) -> None:
     canary = "c00kie-c4nary-0123456789"
     config = configured({"raw": raw()}, auth={"tokens": HASHES}, mirror={"capture": "never"})

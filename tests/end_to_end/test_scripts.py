@@ -66,6 +66,14 @@ async def mirror() -> AsyncIterator[Mirror]:
         yield mirror
 
 
+async def test_of_a_long_script_only_the_last_line_is_the_result() -> None:
+    """To find other results, the gateway would parse it, which takes seconds for a name with many dots."""
+    loop = f"total = 0\n{'#' * 10_000}\nfor number in range(4):\n    total += number"
+    async with Mirror() as mirror:
+        assert (await mirror.run(loop)).value is None
+        assert (await mirror.run(f"{loop}\ntotal")).value == 6
+
+
 async def test_a_small_value_is_shown_and_a_large_one_is_stored(mirror: Mirror) -> None:
     assert (await mirror.run("1 + 1")).text == "2\nResult ends."
     assert (await mirror.run("'a' * 3")).text == "aaa\nResult ends."

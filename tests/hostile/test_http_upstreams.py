@@ -342,6 +342,19 @@ async def test_a_session_of_the_older_transport_is_replaced(configured: Configur
         upstream.ended.set()
 
 
+async def test_a_media_type_is_not_shown_where_results_are_hidden(
+    configured: Configured, open_lines: OpenLines
+) -> None:
+    response = whole(b"{}", "application/of-a-customer")
+    async with (
+        listening(Upstream(response)) as upstream,
+        open_lines(configured({"bad": {"url": upstream.url, "preview": False}})) as client,
+    ):
+        await client.greet()
+        assert "answered with another media type instead of MCP" in await client.text("odd_mirrored")
+    assert "customer" not in b"".join(client.stderr).decode()
+
+
 @pytest.mark.parametrize("kind", UNKNOWN_SESSION)
 async def test_a_session_is_replaced_when_its_event_stream_ends_so(
     configured: Configured, open_lines: OpenLines, kind: str

@@ -54,6 +54,15 @@ def test_permissions_are_private_or_those_of_the_replaced_file(tmp_path: Path) -
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="only root can give files to others")
+def test_root_leaves_a_replaced_file_to_its_owner(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x")
+    os.chown(path, 12_345, 23_456)
+    atomic_write(path, (b"y",), keep_mode=True)
+    assert (path.stat().st_uid, path.stat().st_gid, path.read_bytes()) == (12_345, 23_456, b"y")
+
+
 @POSIX
 def test_a_name_is_relative_to_the_descriptor_of_a_folder(tmp_path: Path) -> None:
     folder = os.open(tmp_path, os.O_RDONLY)

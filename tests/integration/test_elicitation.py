@@ -19,6 +19,7 @@ from mcp_mirror.payload.spool import SpooledFrame
 from mcp_mirror.server.client_channel import read_client_result
 from mcp_mirror.types import Buffer
 from mcp_mirror.upstreams.client_backlog import ClientBacklog
+from mcp_mirror.upstreams.content_filter import filter_content
 from mcp_mirror.upstreams.elicitation import (
     InputRequired,
     InputRound,
@@ -238,6 +239,14 @@ async def test_the_error_names_the_capability_that_the_client_lacks(method: str,
     assert raised.value.code == types.MISSING_REQUIRED_CLIENT_CAPABILITY == -32021
     assert raised.value.data == {"requiredCapabilities": {needed: {}}}
     assert client.requests == []
+
+
+async def test_no_unknown_method_is_named_where_content_is_hidden() -> None:
+    channel = filter_content(Client(Caller("me", capabilities=ALL)))
+    required = required_by(input_required({"a": elicitation("?", "a value of a customer")}))
+    with anyio.fail_after(BOUND), pytest.raises(RefusedError, match="content is hidden") as raised:
+        await ROUNDS.complete(required, REQUEST, channel, Server([]).answer)
+    assert "customer" not in f"{raised.value} {raised.value.data}"
 
 
 Send = Callable[[ClientChannel], Awaitable[RawResponse]]

@@ -220,6 +220,17 @@ async def test_a_failed_start_is_reported_with_the_servers_error_output(connect:
         assert isinstance(connection.failure, UpstreamError)
 
 
+async def test_the_output_of_a_server_that_was_ready_is_not_reported(connect: Connect) -> None:
+    """It may quote values of the calls of any principal."""
+    async with connect(("legacy",), initialize="answer", tools_call="die") as (connection, _):
+        await connection.settled.wait()
+        with pytest.raises(UpstreamError, match="closed the connection during 'x'"):
+            await connection.request(UpstreamRequest("tools/call", {}, {"name": "x"}), None)
+        while connection.status.state == "ready":
+            await connection.wait_for_change()
+        assert connection.status.detail == "It ended with exit code 1."
+
+
 async def test_a_refused_handshake_is_reported_with_the_servers_error(connect: Connect) -> None:
     async with connect(("legacy",), initialize="refuse") as (connection, _):
         await connection.settled.wait()

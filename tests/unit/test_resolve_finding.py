@@ -19,7 +19,7 @@ from mcp_mirror.core.resolve import (
 from mcp_mirror.core.results.captured import Captured, ErrorExcerpt
 from mcp_mirror.core.results.notice import write_notice
 from mcp_mirror.core.results.notice_keys import NoticeInput
-from mcp_mirror.paths import FixedBases, MemoryPath, may_copy_notice, parse_path
+from mcp_mirror.paths import FixedBases, MemoryPath, may_copy_notice, parse_path, unwrap_result
 from mcp_mirror.payload.json_spans import members, trim
 from mcp_mirror.settings.policies import NoticeStyle
 from mcp_mirror.types import Draft, Location, Span
@@ -147,12 +147,19 @@ def test_a_notice_without_its_path_is_a_pointer_to_nothing() -> None:
     assert found.path is None
 
 
+@pytest.mark.parametrize("form", ['"{}"', '{{"type": "text", "text": "{}"}}', "TextContent(type='text', text='{}')"])
+def test_a_shown_result_with_half_of_a_surrogate_pair_is_text(form: str) -> None:
+    shown = form.format(rf"\ud83d{BASE}")
+    assert unwrap_result(shown) == shown
+
+
 PRINTED_WITH_MORE = (
     f"[{PRINTED}, {PRINTED}]",
     f"meta=None content=[{PRINTED}] structured_content={{'id': 1}} is_error=False",
     f"print({PRINTED}) # {BASE}",
     rf"TextContent(type='text', text='\N{{x}}{BASE}')",
     f"TextContent(type='text', text='{BASE}",
+    f"TextContent(type='text', text='\0{BASE}')",
     rf'{{"type": "text", "text": "\x{BASE}"}}',
 )
 

@@ -328,7 +328,7 @@ def atomic_write(
         mode: The permissions of the file, without those of the umask.
         folder: Descriptor of the folder; None on systems without `dir_fd`.
         overwrite: Replace an existing file.
-        keep_mode: A file that is replaced keeps its permissions.
+        keep_mode: A file that is replaced keeps its permissions, and its owner if root replaces it.
 
     Raises:
         FileExistsError: The file exists, and `overwrite` is false.
@@ -341,8 +341,8 @@ def atomic_write(
             size = sum(stream.write(piece) for piece in pieces)
             stream.flush()
             os.fsync(file)
-        if keep_mode and Path(path).exists():
-            Path(unfinished).chmod(Path(path).stat().st_mode & 0o777)
+            if keep_mode and Path(path).exists():
+                _copy_access(Path(path).stat(), file, unfinished)
         if not overwrite:
             os.close(os.open(path, _NEW, mode, dir_fd=folder))  # reserves the name; fails if it exists
         os.replace(unfinished, path, src_dir_fd=folder, dst_dir_fd=folder)
@@ -350,6 +350,17 @@ def atomic_write(
         with suppress(FileNotFoundError):
             os.unlink(unfinished, dir_fd=folder)
     return size
+
+
+def _copy_access(before: os.stat_result, file: int, path: str) -> None:
+    """Give an open file the permissions of another one and, for root (`sudo mcp-mirror install`), its owner."""
+    mode = before.st_mode & 0o777
+    if sys.platform == "win32":
+        Path(path).chmod(mode)
+        return
+    if os.geteuid() == 0:
+        os.fchown(file, before.st_uid, before.st_gid)
+    os.fchmod(file, mode)
 
 
 def create_private(path: Path) -> None:

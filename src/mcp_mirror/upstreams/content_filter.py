@@ -10,7 +10,8 @@ from mcp_mirror.callers import Caller, ClientChannel
 from mcp_mirror.errors import RefusedError
 from mcp_mirror.upstreams.rebuilt_messages import rebuild_code, rebuild_data, rebuild_notification, rebuild_request
 
-_SAMPLING: Final = "sampling/createMessage"
+_SHOWN_METHODS: Final = ("elicitation/create", "roots/list")
+"""The requests to clients that no model reads."""
 
 
 class ContentFilteredChannel(msgspec.Struct, frozen=True):
@@ -81,10 +82,11 @@ def refuse_sampling(requests: Iterable[Mapping[str, Any]]) -> None:
     """Check that none of a server's requests goes to the client's model.
 
     Raises:
-        RefusedError: One is a sampling request.
+        RefusedError: One is a sampling request, or has a method that MCP does not have: its name may be a value.
     """
-    if any(request["method"] == _SAMPLING for request in requests):
-        rebuild_request(_SAMPLING, {})
+    for request in requests:
+        if request["method"] not in _SHOWN_METHODS:
+            rebuild_request(request["method"], {})
 
 
 def build_hidden_refusal(upstream: str, what: str, code: int, data: object) -> RefusedError:

@@ -212,16 +212,17 @@ def explain_end(
 ) -> UpstreamError:
     """Return the error for a connection that an exception ended; without `preview`, only with the gateway's own words.
 
-    `is_starting`: the connection was never ready, so the printed output may say why.
+    `is_starting`: the connection was never ready, so the printed output may say why. Later output is left out: it may
+    quote values of any principal's calls.
     """
     cause = unwrap_error_group(error)
     reason, logged = (_shorten(text, policy.name) for text in _explain_cause(cause, redactor))
     is_program = isinstance(policy.endpoint, StdioEndpoint)
-    is_early_end = reason == _ENDED_EARLY
+    is_early_end = is_starting and reason == _ENDED_EARLY
     if output.exit_code is not None:
         ended = _describe_exit(output.exit_code)
         reason, logged = (_ENDED.sub(ended, text, count=1) for text in (reason, logged))
-    summary = output.summary
+    summary = output.summary if is_starting else ""
     printed = [f"Its error output: {summary}"] if summary else []
     if is_starting and (stray := output.stray) is not None:
         printed = [f'It printed something that is not MCP: "{stray}". {_NOT_MCP}', *printed]

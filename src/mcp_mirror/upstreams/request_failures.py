@@ -14,6 +14,7 @@ from mcp_mirror.upstreams.transports.network_errors import (
     CUT_STREAM,
     LOST_SESSION,
     FailureKind,
+    omit_media_type,
     omit_scopes,
     read_failure,
 )
@@ -103,7 +104,8 @@ class FailedRequest(msgspec.Struct, frozen=True):
             case FailureKind.LOST:
                 return ConnectionLostError(f"{upstream} did not answer {what}. {reason}")
             case FailureKind.ANSWERED:
-                return RejectedRequestError(f"{upstream} failed during {what}: {reason}")
+                shown = omit_media_type(reason) if self.is_content_hidden else reason
+                return RejectedRequestError(f"{upstream} failed during {what}: {shown}")
             case FailureKind.NO_TOKEN | FailureKind.NO_SIGN_IN:
                 shown = omit_scopes(reason) if self.is_content_hidden else reason
                 message = f"{upstream} requires authorization for {what}. {shown}"

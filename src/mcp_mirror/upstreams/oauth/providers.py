@@ -21,7 +21,7 @@ from pydantic import AnyUrl
 
 from mcp_mirror.errors import UpstreamError
 from mcp_mirror.security.redaction import Redactor
-from mcp_mirror.settings.access import OAuthPolicy
+from mcp_mirror.settings.access import OAuthPolicy, is_confidential
 from mcp_mirror.upstreams.oauth.token_file import TokenFile
 from mcp_mirror.upstreams.transports.network_errors import AuthorizationError
 
@@ -79,6 +79,8 @@ def _create_user_provider(
 
     async def show(page: str) -> None:
         check_metadata(policy, provider.context)
+        if not is_confidential(page):
+            raise UpstreamError("its authorization server has a sign-in page without https, which is not safe")
         assert browser is not None  # noqa: S101  # the caller's condition
         await browser.show(_correct_query(page, provider.context))
 

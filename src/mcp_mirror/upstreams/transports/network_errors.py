@@ -69,6 +69,7 @@ _TYPES: Final[tuple[tuple[tuple[type[BaseException], ...], str, str], ...]] = (
 
 
 _SCOPE_OPTION: Final = lazy_pattern(r" --scope '[^']*'")
+_ANSWERED_TYPE: Final = lazy_pattern(r"(?<= answered with )[a-z]+/[a-z0-9.+-]+")
 _LATER: Final = ": try again later"
 _BUSY: Final = (429, 503)
 """Statuses whose `Retry-After` names when to try again."""
@@ -232,6 +233,11 @@ def read_failure(error: BaseException) -> tuple[FailureKind | None, str]:
 def omit_scopes(message: str) -> str:
     """Return the message of an `AuthorizationError` without scopes, which are words of the server."""
     return _SCOPE_OPTION.sub("", message)
+
+
+def omit_media_type(message: str) -> str:
+    """Return the sentence of `explain_response` without the media type, which is words of the server."""
+    return _ANSWERED_TYPE.sub("another media type", message)
 
 
 def format_address(url: httpx2.URL) -> str:
