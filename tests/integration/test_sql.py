@@ -1212,11 +1212,22 @@ def test_converted_numbers_and_dates_are_compared(sql: str, found: object) -> No
         (["19 %", "7 %"], "TRY_CAST(regexp_replace(x, '[^0-9.-]', '', 'g') AS DOUBLE)"),
         (["1200円", "99円"], "TRY_CAST(regexp_replace(x, '[^0-9.-]', '', 'g') AS DOUBLE)"),
         (["5,5", "12,25 €", "n/a"], "TRY_CAST(replace(regexp_replace(x, '[^0-9,-]', '', 'g'), ',', '.') AS DOUBLE)"),
+        (["9\u202f009", "10\u202f010", "12"], "TRY_CAST(regexp_replace(x, '[^0-9.-]', '', 'g') AS DOUBLE)"),
+        (["1 234,50 kr", "999,00 kr"], "TRY_CAST(replace(regexp_replace(x, '[^0-9,-]', '', 'g'), ',', '.') AS DOUBLE)"),
+        (["CHF 1'234.50", "CHF 999.00"], "TRY_CAST(regexp_replace(x, '[^0-9.-]', '', 'g') AS DOUBLE)"),
         (["1,234", "12,345"], "'g') AS DOUBLE) or TRY_CAST("),
         (["13/02/2026", "03/04/2026"], "Write try_strptime(x, '%d/%m/%Y') in"),
         (["01/13/2026", "03/04/2026"], "Write try_strptime(x, '%m/%d/%Y') in"),
         (["01/02/2026", "03/04/2026"], "try_strptime(x, '%d/%m/%Y') or try_strptime(x, '%m/%d/%Y')"),
         (["28.12.2026 10:00", "03.01.2027 09:30"], "try_strptime(x, '%d.%m.%Y %H:%M')"),
+        (["1/13/2026 1:05 PM", "12/3/2026 11:00 AM"], "try_strptime(x, '%m/%d/%Y %I:%M %p')"),
+        (["9 Nov 2026", "16 Dec 2026"], "Write try_strptime(x, '%d %b %Y') in"),
+        (["30/Nov/2026:10:00:00 +0100", "01/Dec/2026:09:30:00 +0100"], "try_strptime(x, '%d/%b/%Y:%H:%M:%S %z')"),
+        (["Nov 30, 2026 1:00 PM", "Nov 30, 2026 11:00 AM"], "try_strptime(x, '%b %d, %Y %I:%M %p')"),
+        (
+            ["1 Nov 2026", "", "n/a", "1 June 2026"],
+            "coalesce(try_strptime(x, '%d %b %Y'), try_strptime(x, '%d %B %Y'))",
+        ),
         (["2026-02-10T00:20:00+09:00", "2026-02-09T23:20:00Z"], "TRY_CAST(x AS TIMESTAMPTZ)"),
         (["2026-02-10 00:20+05:30", "2026-02-09T23:20:00.5-02"], "TRY_CAST(x AS TIMESTAMPTZ)"),
         (["2026-11-30 10:00:00 +0100", "2026-11-30 09:30:00 +0000"], "try_strptime(x, '%Y-%m-%d %H:%M:%S %z')"),
@@ -1244,8 +1255,14 @@ def test_the_error_about_texts_as_numbers_has_a_conversion_that_works(texts: lis
         ["10.0.0.1", "9.0.0.1"],
         ["4.0K", "12M"],
         ["A1", "A12"],
+        ["30/Nov/2026:10:00:00 +0100", "30/Nov/2026:09:30:00 +0100"],
+        ["9 Nov 2026", "10 Nov 2026", "soon"],
+        ["May 9", "Plan 10"],
     ],
-    ids=["postal codes", "leading zeros", "ISO dates", "one zone", "no zone", "addresses", "units", "names"],
+    ids=[
+        *("postal codes", "leading zeros", "ISO dates", "one zone", "no zone", "addresses", "units", "names"),
+        *("one day", "not all dates", "not the first"),
+    ],
 )
 def test_other_texts_are_compared_as_texts(texts: list[str]) -> None:
     assert rows("SELECT max(x) AS top FROM t", t=[{"x": text} for text in texts]) == [{"top": max(texts)}]
@@ -1272,6 +1289,15 @@ def test_times_of_several_zones_are_compared_as_times() -> None:
         assert 'x is text with times of several zones such as "2026-02-' in failure(sql, t=table).message
     assert rows("SELECT x FROM t ORDER BY x::TIMESTAMPTZ DESC LIMIT 1", t=table) == table[1:]
     assert rows("SELECT x FROM t WHERE TRY_CAST(x AS TIMESTAMPTZ) >= DATE '2026-02-10'", t=table) == []
+
+
+def test_dates_of_mails_with_several_zones_are_compared_as_times() -> None:
+    dates = ["Fri, 18 Dec 2026 10:00:00 GMT", "Mon, 30 Nov 2026 10:00:00 +0100", "Fri, 18 Dec 2026 09:00:00 -0500"]
+    message = failure("SELECT x FROM t ORDER BY x", t=[{"x": date} for date in dates]).message
+    written = message.partition("Write ")[2].partition(" in place of")[0]
+    found = rows("SELECT x FROM t ORDER BY at".replace("at", written), t=[{"x": date} for date in dates])
+    assert [row["x"] for row in found] == [dates[1], dates[0], dates[2]]
+    assert "x is text with dates" in failure("SELECT month(x) FROM t", t=[{"x": date} for date in dates]).message
 
 
 def test_texts_with_plain_numbers_are_sorted_as_texts_on_request() -> None:

@@ -170,6 +170,49 @@ def test_texts_whose_order_is_that_of_numbers_have_an_order(expression: str, fou
 
 
 @pytest.mark.parametrize(
+    "texts",
+    [
+        ["9 Nov 2025", "16 Dec 2025", "2 May 2026"],
+        ["Sun, 9 Nov 2025 10:00:00 GMT", "Sun, 9 Nov 2025 10:00:00 -0500", "Fri, 02 Jan 2026 08:00:00 +0100"],
+        ["09/Nov/2025:10:00:00 +0100", "16/Dec/2025:09:00:00 +0100", "02/Jan/2026:08:00:00 +0100"],
+        ["December 31, 2025 at 12:05 AM", "December 31, 2025 at 1:05 AM", "December 31, 2025 at 12:30 PM"],
+        ["Nov  9 23:59:59", "Nov 10 00:00:00", "Dec  1 07:00:00"],
+        ["30-Nov-2024", "02-Jan-2025", "01-Feb-2025"],
+        ["Dec 2025", "Feb 2026", "Apr 2026"],
+        ["-3 °C", "9 °C", "27 °C"],
+        ["$999.00", "$1,234.50", "$21,000"],
+    ],
+)
+@pytest.mark.parametrize("shuffle", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+def test_dates_with_names_of_months_and_amounts_have_their_order(texts: list[str], shuffle: tuple[int, ...]) -> None:
+    table = [{"id": at, "x": texts[at]} for at in shuffle]
+    blob = json.dumps(table).encode()
+    assert json.loads(select(blob, "sort_by(@, &x)[].id")) == [0, 1, 2]
+    assert json.loads(select(blob, "sort([].x)")) == texts
+    assert json.loads(select(blob, "[max_by(@, &x).id, min_by(@, &x).id]")) == [2, 0]
+    assert json.loads(select(blob, "[max([].x), min([].x)]")) == [texts[2], texts[0]]
+    assert sorted(json.loads(select(blob, f"[?x >= '{texts[1]}'].id"))) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["web-9", "web-10"],
+        ["9 kB", "1 MB"],
+        ["May", "Nov"],
+        ["31 Feb 2026", "4 Mar 2026"],
+        ["4 Mar 2026", "soon"],
+        ["4 Mar 2026 4 Mar", "3 Mar 2026 3 Mar"],
+        ["4 Mar 12345", "3 Mar 12345"],
+        ["x" * 90 + "4 Mar 2026", "4 Mar 2026"],
+        ["1.9.0", "1.10.0"],
+    ],
+)
+def test_other_texts_have_the_order_of_their_letters(texts: list[str]) -> None:
+    assert json.loads(select(json.dumps(texts).encode(), "sort(@)")) == sorted(texts)
+
+
+@pytest.mark.parametrize(
     ("expression", "found"),
     [
         ("[0]['price']", '"9.50"'),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mcp_mirror.core.amounts import shorten
 from mcp_mirror.query.sql_files import quote_name, quote_text
+from mcp_mirror.query.text_order import MAX_ORDERED, find_date_format
 from mcp_mirror.security.sanitize import sanitize
 from mcp_mirror.system.patterns import lazy_pattern
 
@@ -37,21 +38,29 @@ _WITHOUT_ZONES: Final = frozenset({"timestamp", "datetime"})
 """Types to which texts with times are cast without their zones."""
 _SAMPLED: Final = 1000
 """Texts of a column from which its form is taken."""
-_MAX_SAMPLED: Final = 80
-"""Characters of such a text; numbers and dates are shorter."""
+_MAX_FORMATS: Final = 3
+"""Formats of the dates in a column."""
 _MAX_SHOWN: Final = 40
 """Characters of a text that an error quotes."""
 
 _CURRENCY: Final = "[$€£¥₹₩₽]|EUR|USD|GBP|CHF|JPY|CNY"
 _BEFORE: Final = rf"[-+]?(?:(?:{_CURRENCY})[ \x{{a0}}]?)?[-+]?"
 _AFTER: Final = rf"(?:[ \x{{a0}}\x{{202f}}]?(?:{_CURRENCY}|[%円元]|kr))?"
-_POINT: Final = rf"{_BEFORE}(?:\d{{1,3}}(?:,\d{{3}})+|\d+)(?:\.\d+)?{_AFTER}"
-"""A number with a decimal point; commas may group its digits."""
-_COMMA: Final = rf"{_BEFORE}(?:\d{{1,3}}(?:\.\d{{3}})+|\d+)(?:,\d+)?{_AFTER}"
-"""A number with a decimal comma; points may group its digits."""
+_SPACES: Final = r" '\x{a0}\x{202f}"
+"""Characters that group digits in numbers with a decimal point and with a decimal comma."""
+_POINT: Final = rf"{_BEFORE}(?:\d{{1,3}}(?:[,{_SPACES}]\d{{3}})+|\d+)(?:\.\d+)?{_AFTER}"
+"""A number with a decimal point; commas or spaces may group its digits."""
+_COMMA: Final = rf"{_BEFORE}(?:\d{{1,3}}(?:[.{_SPACES}]\d{{3}})+|\d+)(?:,\d+)?{_AFTER}"
+"""A number with a decimal comma; points or spaces may group its digits."""
 _PLAIN: Final = r"[-+]?\d+(?:\.\d+)?"
 _DATE: Final = r"\d{{1,2}}{0}\d{{1,2}}{0}\d{{4}}"
-_TIMES: Final[Mapping[str, str]] = {"": "", r" \d{1,2}:\d\d": " %H:%M", r" \d{1,2}:\d\d:\d\d": " %H:%M:%S"}
+_TIMES: Final[Mapping[str, str]] = {
+    "": "",
+    r" \d{1,2}:\d\d": " %H:%M",
+    r" \d{1,2}:\d\d:\d\d": " %H:%M:%S",
+    r" \d{1,2}:\d\d [AP]M": " %I:%M %p",
+    r" \d{1,2}:\d\d:\d\d [AP]M": " %I:%M:%S %p",
+}
 """Patterns of times, with their formats."""
 _DAY: Final = r"\d{4}-\d\d-\d\d"
 _ZONED: Final[Mapping[str, str]] = {
@@ -75,8 +84,8 @@ class _Form(NamedTuple):
     """What the texts of a column are."""
 
     what: str
-    pattern: str
-    """The pattern of every text, in the syntax of RE2."""
+    test: str
+    """SQL of an aggregate with `{0}` for the text: whether all texts have the form."""
     conversions: tuple[str, ...]
     """SQL with `{0}` for the column; of several, the texts do not say which one is meant."""
     is_castable: bool = False
@@ -208,7 +217,7 @@ def _list_sorted_by_number(node: Node) -> Iterator[Any]:
 
 def _read_texts(database: "DuckDBPyConnection", table: str, texts: str, missing: Sequence[str]) -> list[str]:
     """The first texts of a column, the shortest and the longest, without missing values."""
-    begin = f"left({{0}}, {_MAX_SAMPLED})"
+    begin = f"left({{0}}, {MAX_ORDERED})"
     first = database.execute(f"{_select(begin, table, texts, missing)} LIMIT {_SAMPLED}").fetchall()
     ends = f"unnest([min_by({begin}, length({{0}})), max_by({begin}, length({{0}}))])"
     rows = first and first + database.execute(_select(ends, table, texts, missing)).fetchall()
@@ -224,12 +233,16 @@ def _select(what: str, table: str, texts: str, missing: Sequence[str]) -> str:
 def _find_form(database: "DuckDBPyConnection", table: str, texts: str, missing: Sequence[str]) -> _Form | None:
     """What all texts of a column are; None for texts that are neither numbers nor dates."""
     read = _read_texts(database, table, texts, missing)
-    form = _find_number(read) or _find_date(read) or _find_zoned(read)
+    form = _find_number(read) or _find_date(read) or _find_zoned(read) or _find_named_date(read)
     if form is None:
         return None
-    test = f"bool_and(regexp_full_match({{0}}, {quote_text(form.pattern.replace('{', '{{').replace('}', '}}'))}))"
-    found = database.execute(_select(test, table, texts, missing)).fetchone()
+    found = database.execute(_select(form.test, table, texts, missing)).fetchone()
     return form if found and found[0] else None
+
+
+def _test_pattern(pattern: str) -> str:
+    """The SQL that tests whether texts match a pattern in the syntax of RE2."""
+    return f"bool_and(regexp_full_match({{0}}, {quote_text(pattern.replace('{', '{{').replace('}', '}}'))}))"
 
 
 def _match_all(pattern: str, texts: Sequence[str]) -> bool:
@@ -239,7 +252,7 @@ def _match_all(pattern: str, texts: Sequence[str]) -> bool:
 
 def _find_number(texts: Sequence[str]) -> _Form | None:
     """The form of numbers that are not compared right as texts; None for other texts, and for codes such as `007`."""
-    if any(re.search(r"(?<![\d.,])0\d", text) for text in texts):
+    if any(re.search(r"(?<![\d., '\u00a0\u202f])0\d", text) for text in texts):
         return None
     point = "TRY_CAST(regexp_replace({0}, '[^0-9.-]', '', 'g') AS DOUBLE)"
     comma = "TRY_CAST(replace(regexp_replace({0}, '[^0-9,-]', '', 'g'), ',', '.') AS DOUBLE)"
@@ -249,10 +262,10 @@ def _find_number(texts: Sequence[str]) -> _Form | None:
         if not has_comma and len(widths) == 1 and not any("-" in text for text in texts):
             return None  # such as postal codes: the order of the texts is that of the numbers
         if _match_all(_PLAIN, texts):
-            return _Form("numbers", _PLAIN, ("TRY_CAST({0} AS DOUBLE)",), is_castable=True)
+            return _Form("numbers", _test_pattern(_PLAIN), ("TRY_CAST({0} AS DOUBLE)",), is_castable=True)
         may_be_comma = has_comma and _match_all(_COMMA, texts)
-        return _Form("numbers", _POINT, (point, comma) if may_be_comma else (point,))
-    return _Form("numbers", _COMMA, (comma,)) if has_comma and _match_all(_COMMA, texts) else None
+        return _Form("numbers", _test_pattern(_POINT), (point, comma) if may_be_comma else (point,))
+    return _Form("numbers", _test_pattern(_COMMA), (comma,)) if has_comma and _match_all(_COMMA, texts) else None
 
 
 def _find_date(texts: Sequence[str]) -> _Form | None:
@@ -264,7 +277,8 @@ def _find_date(texts: Sequence[str]) -> _Form | None:
             formats = [sign.join(order) + time_format for order in (("%d", "%m", "%Y"), ("%m", "%d", "%Y"))]
             is_possible = [all(int(pair[at]) <= 12 for pair in numbers) for at in (1, 0)]  # noqa: PLR2004  # months
             possible = formats[:1] if sign == "." else [f for f, fits in zip(formats, is_possible, strict=True) if fits]
-            return _Form("dates", pattern, tuple(f"try_strptime({{0}}, '{f}')" for f in possible)) if possible else None
+            conversions = tuple(f"try_strptime({{0}}, '{f}')" for f in possible)
+            return _Form("dates", _test_pattern(pattern), conversions) if possible else None
     return None
 
 
@@ -275,7 +289,19 @@ def _find_zoned(texts: Sequence[str]) -> _Form | None:
     offsets = {zone.replace("Z", "+00").replace(":", "").ljust(len("+0000"), "0") for zone in zones}
     if pattern is None or len(offsets) == 1:
         return None
-    return _Form("times of several zones", pattern, (_ZONED[pattern],), is_castable=True)
+    return _Form("times of several zones", _test_pattern(pattern), (_ZONED[pattern],), is_castable=True)
+
+
+def _find_named_date(texts: Sequence[str]) -> _Form | None:
+    """The form of dates with the name of the month; None for other texts, and for different times of one day."""
+    formats = dict.fromkeys(map(find_date_format, texts))
+    written = [form for form in formats if form]
+    if not written or len(written) < len(formats) or len(written) > _MAX_FORMATS:
+        return None
+    converted = ", ".join(f"try_strptime({{0}}, '{form}')" for form in written)  # a list of formats mixes their zones
+    conversion = f"coalesce({converted})" if len(written) > 1 else converted
+    day = "{0}" if "%p" in converted else r"regexp_replace({0}, '\d\d:\d\d(:\d\d)?', '')"
+    return _Form("dates", f"bool_and({conversion} IS NOT NULL) AND count(DISTINCT {day}) > 1", (conversion,))
 
 
 def _describe(form: _Form, operand: _Operand, text: str) -> str:

@@ -1,0 +1,88 @@
+"""Reads texts whose order is not that of their letters: dates with the name of the month, and amounts with a unit."""
+
+import re
+from calendar import day_abbr, day_name, month_abbr, month_name
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from mcp_mirror.system.patterns import lazy_pattern
+
+MAX_ORDERED: Final = 80
+"""Characters of such a text."""
+_NAMES: Final[Mapping[str, Iterable[str]]] = {
+    "b": month_abbr[1:],
+    "B": month_name[1:],
+    "a": day_abbr,
+    "A": day_name,
+}
+"""Names in dates by their directives of `strptime`. May is an abbreviation, as most names of months in data are."""
+_MONTH: Final = lazy_pattern("|".join(month_abbr[1:]), re.IGNORECASE)
+_PART: Final = lazy_pattern(
+    r"(?i:\b(?:"
+    + "".join(f"(?P<{directive}>{'|'.join(names)})|" for directive, names in _NAMES.items())
+    + r"(?P<p>[ap]m))\b)"
+    r"|(?<!\d)(?:(?P<time>\d\d?:\d\d(?P<seconds>:\d\d)?)|(?P<Y>\d{4})|(?P<d>\d\d?))(?!\d)"
+    r"|(?<=[ \d])(?P<z>[+-]\d\d:?\d\d\b)",
+    re.ASCII,
+)
+"""The parts of a date, with the directives of `strptime` as names of groups."""
+_LITERAL: Final = lazy_pattern(r"(?:%[ABHIMSYabdpz]|[A-Za-z ,./:()-])+")
+_AMOUNT: Final = lazy_pattern(
+    r"(?P<before>[^\w.,-]*)(?P<number>-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)(?P<after>[^\d.,-]*)", re.ASCII
+)
+
+
+def find_date_format(text: str) -> str | None:
+    """Return the format for `strptime` of a date with the name of its month; None for any other text.
+
+    The format of `Mon, 30 Nov 2026 10:00:00 +0100` is `%a, %d %b %Y %H:%M:%S %z`.
+    """
+    if len(text) > MAX_ORDERED or not _MONTH.search(text):
+        return None
+    form = " ".join(_PART.sub(_write_directive, text).split())
+    if "%p" in form:
+        form = form.replace("%H", "%I")
+    return form if _LITERAL.fullmatch(form) and _is_date(re.findall("%.", form)) else None
+
+
+def _write_directive(part: re.Match[str]) -> str:
+    if part["time"]:
+        return "%H:%M:%S" if part["seconds"] else "%H:%M"
+    return f"%{part.lastgroup}"
+
+
+def _is_date(directives: Sequence[str]) -> bool:
+    """Whether a format has a month and a day or a year, and no part twice."""
+    kinds = [directive.lower() if directive[1] in "AB" else directive for directive in directives]
+    return "%b" in kinds and ("%d" in kinds or "%Y" in kinds) and len(set(kinds)) == len(kinds)
+
+
+def read_order(texts: Sequence[object]) -> Sequence[float] | None:
+    """Return the times of all texts in seconds, or their amounts in one unit such as `9.50 kg`; None for others."""
+    return _read_dates(texts) or _read_amounts(texts)
+
+
+def _read_dates(texts: Sequence[object]) -> Sequence[float] | None:
+    times: list[float] = []
+    for text in texts:
+        if not isinstance(text, str) or (form := find_date_format(text)) is None:
+            return None
+        try:
+            date = datetime.strptime(text, form)  # noqa: DTZ007  # below
+        except ValueError:  # such as 31 Feb 2026
+            return None
+        times.append((date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp())
+    return times
+
+
+def _read_amounts(texts: Sequence[object]) -> Sequence[float] | None:
+    numbers: list[float] = []
+    units = set[tuple[str, str]]()
+    for text in texts:
+        amount = _AMOUNT.fullmatch(text) if isinstance(text, str) and len(text) <= MAX_ORDERED else None
+        if amount is None:
+            return None
+        units.add((amount["before"], amount["after"]))
+        numbers.append(float(amount["number"].replace(",", "")))
+    return numbers if len(units) == 1 and units != {("", "")} else None
