@@ -865,6 +865,14 @@ def test_rows_in_a_text_are_explained_by_a_query_that_reads_them(inner: dict[str
     assert rows(f"SELECT id, name {advice[1]}", t=text) == OBJECTS
 
 
+@pytest.mark.parametrize("form", ["{}", "Execution result:\n{}\n\nConsole output:\n", "Returned:\n```json\n{}\n```"])
+def test_rows_in_a_json_string_in_a_text_are_rows(form: str) -> None:
+    text = form.format(json.dumps(json.dumps(OBJECTS)))
+    assert rows("SELECT id, name FROM t", t=text) == OBJECTS
+    lines = form.format('"[not JSON]"')
+    assert rows("SELECT line FROM t", t=lines) == [{"line": line} for line in lines.splitlines()]
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

@@ -578,6 +578,22 @@ def test_a_failed_expression_names_the_reason(blob: bytes, expression: str, expe
         (b'"[1, 2, 3, 4, 5]\\nand\\n[6]"', None),
         (b'"[\\n1\\n]\\nmore words follow\\n"', None),
         (b'"[\\n1,\\n]\\nend"', None),
+        (
+            json.dumps(json.dumps('[{"a": "\u00fc \\\\ \\" x", "b": 1.50}]')).encode(),
+            b'[{"a": "\xc3\xbc \\\\ \\" x", "b": 1.50}]',
+        ),
+        (
+            json.dumps("Result:\n" + json.dumps('{"a": 1e400, "b": 2}') + "\n\nOutput:\n").encode(),
+            b'{"a": 1e400, "b": 2}',
+        ),
+        (
+            json.dumps("Returned\n```json\n  " + json.dumps("[1, 2, 3, 4, 5, 6]") + "\n```").encode(),
+            b"[1, 2, 3, 4, 5, 6]",
+        ),
+        (json.dumps(json.dumps("[1, 2")).encode(), None),
+        (json.dumps('"[1]","b"\n"[2]","x"').encode(), None),
+        (json.dumps('"[1]\n').encode(), None),
+        (b'"\\"[\\ud800]\\""', None),
     ],
 )
 def test_json_in_text_is_an_object_or_an_array(blob: bytes, expected: bytes | None) -> None:
