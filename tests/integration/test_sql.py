@@ -1299,6 +1299,40 @@ def test_times_of_several_zones_are_compared_as_times() -> None:
     assert rows("SELECT x FROM t WHERE TRY_CAST(x AS TIMESTAMPTZ) >= DATE '2026-02-10'", t=table) == []
 
 
+CELLS_OF_NOTES = "id,note,x\n" + '1,,a\n2,"",b\n3,c,c\n' * 20
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT count(*) AS n FROM t WHERE note = ''",
+        "SELECT count(*) AS n FROM t AS o WHERE '' = o.Note AND id > 0",
+        "SELECT count(*) FILTER (note = '') AS n FROM t",
+    ],
+)
+def test_empty_cells_are_not_compared_with_an_empty_text(sql: str) -> None:
+    message = failure(sql, t=CELLS_OF_NOTES).message
+    advice = re.fullmatch(r"Empty cells are NULL: write (.*) in place of (.*)\.", message)
+    assert advice
+    assert rows("SELECT count(*) AS n FROM t WHERE x".replace("x", advice[1]), t=CELLS_OF_NOTES) == [{"n": 40}]
+
+
+@pytest.mark.parametrize(
+    ("sql", "n"),
+    [
+        ("SELECT count(*) AS n FROM t WHERE note = '' OR note IS NULL", 40),
+        ("SELECT count(*) AS n FROM t WHERE note <> ''", 20),
+        ("SELECT count(*) AS n FROM t WHERE coalesce(note, '') = ''", 40),
+        ("SELECT count(*) AS n FROM t WHERE x = ''", 0),
+        ("SELECT count(*) AS n FROM o WHERE note = ''", 1),
+        ("SELECT count(*) AS n FROM t JOIN o USING (id) WHERE o.note = ''", 20),
+    ],
+)
+def test_other_comparisons_with_an_empty_text_have_a_result(sql: str, n: int) -> None:
+    objects = [{"id": 1, "note": ""}, {"id": 2, "note": None}]
+    assert rows(sql, t=CELLS_OF_NOTES, o=objects) == [{"n": n}]
+
+
 def test_dates_of_mails_with_several_zones_are_compared_as_times() -> None:
     dates = ["Fri, 18 Dec 2026 10:00:00 GMT", "Mon, 30 Nov 2026 10:00:00 +0100", "Fri, 18 Dec 2026 09:00:00 -0500"]
     message = failure("SELECT x FROM t ORDER BY x", t=[{"x": date} for date in dates]).message

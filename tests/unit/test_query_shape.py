@@ -154,6 +154,21 @@ def test_numbers_in_texts_are_not_ordered_letter_by_letter(expression: str) -> N
 
 
 @pytest.mark.parametrize(
+    ("expression", "advice"),
+    [
+        ("sum([].price)", "Convert numbers in texts: [].to_number(KEY)."),
+        ("abs([0].price)", "Convert numbers in texts: [].to_number(KEY)."),
+        ("join(', ', [].id)", "Convert numbers: [].to_string(KEY)."),
+        ("keys([0].id)", "Correct it, see jmespath.org."),
+    ],
+)
+def test_a_function_of_numbers_or_texts_says_how_to_convert_the_others(expression: str, advice: str) -> None:
+    with pytest.raises(ToolError) as raised:
+        select(json.dumps(PRICES).encode(), expression)
+    assert str(raised.value).endswith(advice)
+
+
+@pytest.mark.parametrize(
     ("expression", "found"),
     [
         ("max([].to_number(price))", "10.2"),

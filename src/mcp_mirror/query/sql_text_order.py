@@ -1,4 +1,4 @@
-"""Finds texts with numbers or dates that a query sorts, compares or computes with. Runs in a worker process.
+"""Finds texts with numbers or dates, and empty cells, that a query compares as texts. Runs in a worker process.
 
 DuckDB compares texts letter by letter: `9.991,78` is more than `21.530,81`, and `28.12.2026` more than `03.01.2027`. A
 query has no error then, only a wrong result. The same applies to times of several zones, such as
@@ -6,7 +6,7 @@ query has no error then, only a wrong result. The same applies to times of sever
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mcp_mirror.core.amounts import shorten
@@ -71,6 +71,10 @@ _ZONED: Final[Mapping[str, str]] = {
 _ZONE: Final = lazy_pattern(r"(?:Z|[+-][\d:]+)\Z")
 
 
+_EMPTY: Final = {"kind": "STRING", "text": ""}
+"""The literal '' in the syntax tree."""
+
+
 class _Operand(NamedTuple):
     """A column, or a text within its objects."""
 
@@ -118,6 +122,29 @@ def explain_text_order(
             form = _find_form(database, table, texts, missing)
             if form and not (is_cast and form.is_castable):
                 return _describe(form, operand, _read_texts(database, table, texts, missing)[0])
+    return None
+
+
+def explain_empty_cells(
+    database: "DuckDBPyConnection",
+    nodes: Sequence[Node],
+    tables: Mapping[str, Mapping[str, str]],
+    texts: Collection[str],
+) -> str | None:
+    """Explain that a query compares empty cells, which are NULL in the tables of `texts`, with ''; else None."""
+    if any(node.get("type") == "OPERATOR_IS_NULL" for node in nodes):
+        return None
+    compared = [node for node in nodes if node.get("type") == "COMPARE_EQUAL"]
+    sides = [(node[one], node[other]) for node in compared for one, other in (("left", "right"), ("right", "left"))]
+    for column, text in sides:
+        operand = _read(column) if text.get("literal") == _EMPTY else None
+        located = _locate(database, operand, nodes, tables) if operand else ()
+        for table, name in located if all(found[0] in texts for found in located) else ():
+            counts = f"count(*) FILTER ({name} = ''), count(*) FILTER ({name} IS NULL)"
+            empty, missing = database.execute(f"SELECT {counts} FROM {quote_name(table)}").fetchone() or (0, 0)  # noqa: S608  # quoted names
+            if missing and not empty:
+                shown = sanitize(name)
+                return f"Empty cells are NULL: write {shown} IS NULL in place of {shown} = ''."
     return None
 
 

@@ -7,7 +7,7 @@ Many servers return large or decimal numbers as texts. So `[?id == `7`]` finds n
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeGuard
 
 from jmespath import Options
 from jmespath.exceptions import JMESPathError
@@ -114,7 +114,7 @@ def _check_order(keys: Iterable[Any], returned: slice) -> None:
     """Check that a part of ordered texts is the same in the order of numbers, if all of them are numbers."""
     texts: list[str] = []
     for key in keys:
-        if not isinstance(key, str) or len(key) > _MAX_TEXT or not _NUMBER.fullmatch(key):
+        if not is_number(key):
             return
         texts.append(key)
     for text, number in zip(sorted(texts)[returned], sorted(texts, key=float)[returned], strict=True):
@@ -155,5 +155,9 @@ def _find_pair(sides: list[Any], literal: list[bool]) -> _Pair | None:
 def _is_written_alike(text: str, other: Any) -> bool:
     if other is None or isinstance(other, bool):
         return text.lower() == json.dumps(other)
-    is_number = len(text) <= _MAX_TEXT and _NUMBER.fullmatch(text)
-    return bool(is_number and json.loads(text) == other)
+    return is_number(text) and bool(json.loads(text) == other)
+
+
+def is_number(value: object) -> TypeGuard[str]:
+    """Whether a value is a text with a number."""
+    return isinstance(value, str) and len(value) <= _MAX_TEXT and _NUMBER.fullmatch(value) is not None
