@@ -193,8 +193,9 @@ def test_texts_whose_order_is_that_of_numbers_have_an_order(expression: str, fou
         ["December 31, 2025 at 12:05 AM", "December 31, 2025 at 1:05 AM", "December 31, 2025 at 12:30 PM"],
         ["Nov  9 23:59:59", "Nov 10 00:00:00", "Dec  1 07:00:00"],
         ["30-Nov-2024", "02-Jan-2025", "01-Feb-2025"],
-        ["Dec 2025", "Feb 2026", "Apr 2026"],
+        ["Dec 2025", " Feb 2026", "Apr 2026\n"],
         ["-3 °C", "9 °C", "27 °C"],
+        ["\u221210 %", "\u22129 %", "12 %"],
         ["$999.00", "$1,234.50", "$21,000"],
     ],
 )
@@ -213,6 +214,7 @@ def test_dates_with_names_of_months_and_amounts_have_their_order(texts: list[str
     "texts",
     [
         ["web-9", "web-10"],
+        ["(9.50)", "(10.50)"],
         ["9 kB", "1 MB"],
         ["May", "Nov"],
         ["31 Feb 2026", "4 Mar 2026"],

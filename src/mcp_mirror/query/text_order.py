@@ -29,7 +29,8 @@ _PART: Final = lazy_pattern(
 """The parts of a date, with the directives of `strptime` as names of groups."""
 _LITERAL: Final = lazy_pattern(r"(?:%[ABHIMSYabdpz]|[A-Za-z ,./:()-])+")
 _AMOUNT: Final = lazy_pattern(
-    r"(?P<before>[^\w.,-]*)(?P<number>-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)(?P<after>[^\d.,-]*)", re.ASCII
+    r"(?P<before>[^\w.,(\u2212-]*)(?P<number>[\u2212-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)(?P<after>[^\d.,-]*)",
+    re.ASCII,
 )
 
 
@@ -69,7 +70,7 @@ def _read_dates(texts: Sequence[object]) -> Sequence[float] | None:
         if not isinstance(text, str) or (form := find_date_format(text)) is None:
             return None
         try:
-            date = datetime.strptime(text, form)  # noqa: DTZ007  # below
+            date = datetime.strptime(text.strip(), form)  # noqa: DTZ007  # below
         except ValueError:  # such as 31 Feb 2026
             return None
         times.append((date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp())
@@ -84,5 +85,5 @@ def _read_amounts(texts: Sequence[object]) -> Sequence[float] | None:
         if amount is None:
             return None
         units.add((amount["before"], amount["after"]))
-        numbers.append(float(amount["number"].replace(",", "")))
+        numbers.append(float(amount["number"].replace(",", "").replace("\u2212", "-")))
     return numbers if len(units) == 1 and units != {("", "")} else None
