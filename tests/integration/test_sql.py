@@ -846,7 +846,8 @@ def test_rows_that_are_arrays_are_explained(cells: list[Any]) -> None:
     )
     assert expected in failure("SELECT sum(price) FROM t", t=answer).message
     expected = f' Each row of "t" is an array: {advice} Tables: '
-    assert expected in failure("SELECT sum(price) FROM t", t=answer["rows"]).message
+    for sql in ("SELECT sum(price) FROM t", "FROM t ORDER BY 3", "SELECT sum(json) FROM t"):
+        assert expected in failure(sql, t=answer["rows"]).message
     assert rows("SELECT sum(json[3]::DOUBLE) AS s FROM t", t=answer["rows"]) == [{"s": 2 * cells[2]}]
 
 

@@ -331,6 +331,7 @@ def _explain_name(
     if not reason and (key := missing or _MISSING_FIELD.search(message)):
         explained = (_explain_json(database, name, tables[name], key[1], is_text=name in texts) for name in tables)
         reason = next(filter(None, explained), "")
+    reason = reason or next(filter(None, (_explain_cells(name, tables[name]) for name in tables)), "")
     return sanitize(shorten(reason, _REASON_CHARACTERS))
 
 
