@@ -1288,6 +1288,14 @@ def test_a_column_of_numbers_is_not_taken_for_texts_of_another_table() -> None:
     assert "b.x is text with numbers" in failure("SELECT max(b.x) FROM n JOIN t b USING (id)", **tables).message
 
 
+def test_the_conversion_of_a_column_named_by_a_keyword_is_quoted() -> None:
+    table = [{"when": "9.50", "end": "2 May 2026"}, {"when": "10.20", "end": "10 Apr 2026"}]
+    assert (
+        'Write TRY_CAST("when" AS DOUBLE) in place of "when"' in failure('SELECT max("when") FROM t', t=table).message
+    )
+    assert """try_strptime(t."end", '%d %b %Y')""" in failure('SELECT max(t."end") FROM t', t=table).message
+
+
 def test_times_of_several_zones_are_compared_as_times() -> None:
     table = [{"x": "2026-02-10T00:20:00+09:00"}, {"x": "2026-02-09T23:20:00Z"}]
     for sql in (

@@ -121,7 +121,8 @@ def explain_text_order(
         for table, texts in _locate(database, meant, nodes, tables):
             form = _find_form(database, table, texts, missing)
             if form and not (is_cast and form.is_castable):
-                return _describe(form, operand, _read_texts(database, table, texts, missing)[0])
+                column = _write_name(database, operand)
+                return _describe(form, column, _read_texts(database, table, texts, missing)[0])
     return None
 
 
@@ -331,9 +332,18 @@ def _find_named_date(texts: Sequence[str]) -> _Form | None:
     return _Form("dates", f"bool_and({conversion} IS NOT NULL) AND count(DISTINCT {day}) > 1", (conversion,))
 
 
-def _describe(form: _Form, operand: _Operand, text: str) -> str:
-    names = (name if re.fullmatch(r"(?!\d)\w+", name) else quote_name(name) for name in operand.names)
-    column = ".".join(names) + operand.keys
+def _write_name(database: "DuckDBPyConnection", operand: _Operand) -> str:
+    """The name of an operand in SQL."""
+    select = "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category = 'reserved'"
+    keywords = {str(keyword) for (keyword,) in database.execute(select).fetchall()}
+    names = (
+        name if re.fullmatch(r"(?!\d)\w+", name) and name.lower() not in keywords else quote_name(name)
+        for name in operand.names
+    )
+    return ".".join(names) + operand.keys
+
+
+def _describe(form: _Form, column: str, text: str) -> str:
     conversions = " or ".join(conversion.format(column) for conversion in form.conversions)
     other = "numbers such as 1000.5" if form.what == "numbers" else "dates such as DATE '2026-12-31'"
     as_texts = f" To compare the texts, write concat({column})." if form.is_castable else ""

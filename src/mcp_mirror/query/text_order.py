@@ -1,4 +1,4 @@
-"""Reads texts whose order is not that of their letters: dates such as `9 Nov 2026`, and amounts with a unit."""
+"""Reads texts whose order is not that of their letters: dates such as `9 Nov 2026`, versions, amounts."""
 
 import re
 from calendar import day_abbr, day_name, month_abbr, month_name
@@ -35,6 +35,7 @@ _AMOUNT: Final = lazy_pattern(
     r"(?P<before>[^\w.,(\u2212-]*)(?P<number>[\u2212-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)(?P<after>[^\d.,-]*)",
     re.ASCII,
 )
+_VERSION: Final = lazy_pattern(r"v\d+(?:\.\d+)*|\d+(?:\.\d+){2,}", re.ASCII)
 
 
 def find_date_format(text: str) -> str | None:
@@ -64,8 +65,11 @@ def _is_date(directives: Sequence[str]) -> bool:
 
 
 def read_order(texts: Sequence[object]) -> Sequence[float] | None:
-    """Return the times of all texts in seconds, or their amounts in one unit such as `9.50 kg`; None for others."""
-    return _read_dates(texts) or _read_amounts(texts)
+    """Return the order of texts: times in seconds, amounts in one unit such as `9.50 kg`, or the ranks of versions.
+
+    None for other values.
+    """
+    return _read_dates(texts) or _read_amounts(texts) or _rank_versions(texts)
 
 
 def _read_dates(texts: Sequence[object]) -> Sequence[float] | None:
@@ -100,4 +104,15 @@ def _read_amounts(texts: Sequence[object]) -> Sequence[float] | None:
             return None
         units.add((amount["before"], amount["after"]))
         numbers.append(float(amount["number"].replace(",", "").replace("\u2212", "-")))
-    return numbers if len(units) == 1 and units != {("", "")} else None
+    are_plain = units == {("", "")} and not any("," in str(text) for text in texts)
+    return None if are_plain or len(units) > 1 else numbers
+
+
+def _rank_versions(texts: Sequence[object]) -> Sequence[float] | None:
+    versions: list[tuple[int, ...]] = []
+    for text in texts:
+        if not isinstance(text, str) or len(text) > MAX_ORDERED or not _VERSION.fullmatch(text):
+            return None
+        versions.append(tuple(map(int, text.removeprefix("v").split("."))))
+    ranks = {version: rank for rank, version in enumerate(sorted(set(versions)))}
+    return [ranks[version] for version in versions]

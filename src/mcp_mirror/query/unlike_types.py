@@ -70,7 +70,7 @@ class _LenientInterpreter(TreeInterpreter):
 class _CheckedFunctions(Functions):
     """The functions of JMESPath; those that order numbers in texts letter by letter fail if that order is wrong.
 
-    Dates with the name of the month, and amounts of one unit, have the order of dates and numbers.
+    Dates, versions, and amounts of one unit have their own order.
     """
 
     def call_function(self, function_name: str, resolved_args: Iterable[Any]) -> Any:
