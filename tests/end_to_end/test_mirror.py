@@ -292,14 +292,16 @@ async def test_errors_of_calls_are_replies(mirror: Mirror, name: str, arguments:
     assert not (await mirror.call("load_table_mirrored", {"city": "Bonn"})).is_error
 
 
+async def wait() -> None:
+    """Await a task that was cancelled."""
+    waiting = asyncio.create_task(asyncio.sleep(BOUND))
+    waiting.cancel()
+    await waiting
+
+
 async def test_a_task_that_a_function_awaits_may_be_cancelled() -> None:
     mirror = Mirror()
-
-    @mirror.tool
-    async def wait() -> None:
-        waiting = asyncio.create_task(asyncio.sleep(BOUND))
-        waiting.cancel()
-        await waiting
+    mirror.tool(wait)
 
     @mirror.tool
     def drop() -> None:
@@ -313,12 +315,7 @@ async def test_a_task_that_a_function_awaits_may_be_cancelled() -> None:
 
 async def test_a_program_that_was_cancelled_may_call_tools_while_it_cleans_up() -> None:
     mirror = Mirror()
-
-    @mirror.tool
-    async def wait() -> None:
-        waiting = asyncio.create_task(asyncio.sleep(BOUND))
-        waiting.cancel()
-        await waiting
+    mirror.tool(wait)
 
     async def run_program() -> str:
         try:

@@ -624,6 +624,8 @@ async def test_a_name_that_cannot_be_a_variable_is_refused(mirror: Mirror, name:
         ("counts = {row: 1 for row in rows}\nmax(counts, key=counts.get)", "use a lambda"),
         ("sorted(['b', 'A'], key=str.lower)", "use a lambda, such as lambda text: text.lower()."),
         ("counts = {'a': 1}\ndel counts['a']", "Write rows.pop(key) in place of del rows[key]."),
+        ("next(n for n in [1, 2] if n > 1)", "Write next(iter(...), None), which is None if nothing is found."),
+        ("next(iter([]))", "Write next(iter(...), None), which is None if nothing is found."),
         ("def each():\n    yield 1\nlist(each())", "Collect the items in a list and return it, in place of yield."),
         (
             "import re\nre.sub('a', lambda m: 'b', 'aa')",

@@ -145,6 +145,24 @@ async def test_only_numbers_make_the_texts_for_missing_values_null(
     assert reply.value == [{"k": kind}]
 
 
+@pytest.mark.parametrize("form", ["array", "lines", "csv"])
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT count(*) n FROM t WHERE city <> 'Rome'",
+        "SELECT count(*) n FROM t WHERE city IN ('Rome', 'Oslo') OR city LIKE '%o%' OR city > 5 OR city = true",
+        "SELECT coalesce(sum(city), 0) n FROM t",
+        "SELECT count(city) n FROM t GROUP BY city",
+    ],
+)
+async def test_a_column_that_is_null_in_all_rows_fits_every_comparison(mirror: Mirror, sql: str, form: str) -> None:
+    rows = [{"id": n, "city": None, "at": "2024-01-01"} for n in range(30)]
+    lines = "".join(f"{json.dumps(row)}\n" for row in rows)
+    texts = {"csv": "id,city,at\n" + "".join(f"{n},,2024-01-01\n" for n in range(30)), "lines": lines}
+    table = await mirror.put(texts.get(form, rows))
+    assert (await mirror.sql(sql, {"t": table})).value == [{"n": 0}]
+
+
 async def test_a_comparison_with_the_text_of_a_missing_number_names_null(mirror: Mirror) -> None:
     table = await mirror.put("id,seats\n" + "1,NA\n2,30\n" * 20)
     reply = await mirror.sql("SELECT count(*) FROM t WHERE seats <> 'NA'", {"t": table})

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from samples import sample
 from scripted_model import serving
 
 ROOT = Path(__file__).parents[2]
@@ -18,7 +19,9 @@ BOUND = 100
 CELSIUS = [round(10 + 4 * math.sin(hour / 1394), 3) for hour in range(8760)]
 
 
-@pytest.mark.parametrize("example", sorted(path.name for path in EXAMPLES.glob("*_agent.py")))
+@pytest.mark.parametrize(
+    "example", sample(sorted(path.name for path in EXAMPLES.glob("*_agent.py")), "openai_sdk_agent.py".__eq__)
+)
 def test_a_framework_passes_on_by_path_what_its_model_never_sees(example: str) -> None:
     python = ROOT / VENVS.get(example, ".venv-examples") / "bin" / "python"
     if not python.exists():

@@ -96,32 +96,28 @@ async def test_a_limited_number_of_updates_waits_for_a_slow_stream_in_order() ->
     assert context.received[1:] == [*updates, ("notifications/tools/list_changed", None)]
 
 
-async def test_an_update_that_the_sdk_cannot_write_does_not_end_a_stream() -> None:
-    stream, context = (
-        SubscriptionStream(types.SubscriptionFilter(resource_subscriptions=["x://a"]), Caller(LOCAL)),
-        Context(),
-    )
-    stream.resource_updated("x://a/deep", {"_meta": {"x": json.loads("[" * 300 + "]" * 300)}})
-    stream.resource_updated("x://a", {})
+async def list_sent(*updates: tuple[str, Any]) -> list[Any]:
+    """Return what a stream for `x://a` sends of these updates."""
+    wanted = types.SubscriptionFilter(resource_subscriptions=["x://a"])
+    stream, context = SubscriptionStream(wanted, Caller(LOCAL)), Context()
+    for uri, params in updates:
+        stream.resource_updated(uri, params)
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(stream.run, cast("Any", context))
             await anyio.wait_all_tasks_blocked()
             tasks.cancel_scope.cancel()
-    assert context.received[1:] == [("notifications/resources/updated", "x://a")]
+    return context.received[1:]
+
+
+async def test_an_update_that_the_sdk_cannot_write_does_not_end_a_stream() -> None:
+    deep = {"_meta": {"x": json.loads("[" * 300 + "]" * 300)}}
+    assert await list_sent(("x://a/deep", deep), ("x://a", {})) == [("notifications/resources/updated", "x://a")]
 
 
 @pytest.mark.parametrize("meta", [None, 7, ["x"]])
 async def test_an_update_with_an_invalid_meta_does_not_end_a_stream(meta: object) -> None:
-    wanted = types.SubscriptionFilter(resource_subscriptions=["x://a"])
-    stream, context = SubscriptionStream(wanted, Caller(LOCAL)), Context()
-    stream.resource_updated("x://a", {"_meta": meta})
-    with anyio.fail_after(60):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(stream.run, cast("Any", context))
-            await anyio.wait_all_tasks_blocked()
-            tasks.cancel_scope.cancel()
-    assert context.received[1:] == [("notifications/resources/updated", "x://a")]
+    assert await list_sent(("x://a", {"_meta": meta})) == [("notifications/resources/updated", "x://a")]
 
 
 class Connected:

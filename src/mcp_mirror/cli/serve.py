@@ -9,11 +9,12 @@ from msgspec.structs import replace
 
 from mcp_mirror.cli.options import ConfigOption, VerboseOption
 from mcp_mirror.cli.run import answering_client, exit_with_error, find_file, print_waiting
-from mcp_mirror.cli.serving import Serving, prepare, read_file_version
+from mcp_mirror.cli.serving import Serving, prepare
 from mcp_mirror.cli.workers import MAX_PORT, Supervisor, WorkerStart, check_workers
 from mcp_mirror.config import load_config
 from mcp_mirror.errors import MirrorError
 from mcp_mirror.observability.logging import configure_logging, print_status
+from mcp_mirror.system.files import read_file_version
 
 _HTTP_ADVICE = " To serve HTTP, add --http 127.0.0.1:8000."
 

@@ -33,6 +33,7 @@ from mcp_mirror.server.server import explain_failed_start
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.settings.upstreams import StdioEndpoint
 from mcp_mirror.system.event_loop import measure_stalls
+from mcp_mirror.system.files import FileVersion, read_file_version
 from mcp_mirror.system.heap import keep_freed_memory
 from mcp_mirror.system.resources import enlarge_handle_table, raise_handle_limit
 from mcp_mirror.upstreams.transports.commands import find_command
@@ -43,18 +44,6 @@ _POLL_INTERVAL: Final = 1.0
 """Seconds between two checks of the file."""
 _MAX_NAMED: Final = 20
 """Changes that the line of a reload names."""
-
-FileVersion = tuple[int, int, int]
-"""Values that change with a file."""
-
-
-def read_file_version(path: Path) -> FileVersion | None:
-    """Return the version of a file; None if it does not exist."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _check_readable_again(path: Path) -> None:

@@ -67,18 +67,22 @@ _NEGATIVE_ZERO: Final = lazy_pattern(rb"-0(?![.0-9eE])")
 _ROOT: Final = lazy_pattern(r"\s*(?:\$\.?|\.)(?=[\w\"*]|\[[^'\"]|\s*\Z)")
 """The sign for the whole value at the beginning of an expression of JSONPath or jq, which JMESPath does not have.
 A name in brackets after it would be another expression there."""
-_KEY_IN_BRACKETS: Final = lazy_pattern(
+_OTHER_WRITING: Final = lazy_pattern(
     r"""(?<=[\w\])"])\[\s*+(?:'(?P<raw>[^'\\]*+)'|"(?P<quoted>[^"\\]*+)")\s*+\]"""
+    r"""|(?P<operator>[=!<>]++)(?:\s*+(?P<number>-?\d++(?:\.\d++)?(?:[eE][-+]?\d++)?)(?![\w.-]))?+"""
+    r"""|(?<=\s)(?P<word>(?i:and|or))(?=\s)"""
     r"""|'(?:\\.|[^'\\])*+'?+|"(?:\\.|[^"\\])*+"?+|`(?:\\.|[^`\\])*+`?+""",
     re.DOTALL,
 )
-"""A key as other languages write it, `labels['a.b']`; or another quoted part, which stays as it is."""
+"""What other languages write in another way: a key, `labels['a.b']`; an operator, and a number after it; a conjunction.
+Or another quoted part, which stays as it is."""
+_OPERATORS: Final[Mapping[str, str]] = {"=": "==", "===": "==", "!==": "!=", "<>": "!=", "and": "&&", "or": "||"}
+"""Operators of other languages, and those of JMESPath."""
+_BOOLEANS: Final[Mapping[str, bool]] = {"true": True, "false": False}
 _OBJECT: Final = lazy_pattern(r"\s*(?:\[\s*)?\{\s*\"")
 """The beginning of an object, or of an array of objects."""
 _TAKES_TEXT: Final = frozenset({"contains", "starts_with", "ends_with"})
 """Functions whose second argument is a text, or a value that is searched for."""
-_OPERATORS: Final[Mapping[str, str]] = {"=": "==", "and": "&&", "or": "||"}
-"""Operators of other languages, and those of JMESPath."""
 _ARITHMETIC: Final = ("+", "-", "/", "%")
 _NO_ARITHMETIC: Final = (
     "JMESPath has no arithmetic, only functions of arrays such as sum(@), avg(@), max(@) and length(@)."
@@ -182,7 +186,7 @@ def select(blob: Buffer, expression: str) -> bytes:
 def _compile(expression: str) -> Node:
     """Parse an expression, which may begin with the sign for the whole value.
 
-    If it is not valid, `labels['a.b']` is read as `labels."a.b"`.
+    If it is not valid, `labels['a.b'] = 5 and x` is read as ``labels."a.b" == `5` && x``.
     """
     root = _ROOT.match(expression)
     expression = (expression[root.end() :].strip() or "@") if root else expression
@@ -190,7 +194,7 @@ def _compile(expression: str) -> Node:
         return _continue_projections(jmespath.compile(expression).parsed)
     except ParseError:
         with suppress(ParseError):
-            return _continue_projections(jmespath.compile(_KEY_IN_BRACKETS.sub(_write_key, expression)).parsed)
+            return _continue_projections(jmespath.compile(_OTHER_WRITING.sub(_translate, expression)).parsed)
         raise
 
 
@@ -204,9 +208,16 @@ def _continue_projections(node: Node) -> Node:
     return {**node, "children": children}
 
 
-def _write_key(part: re.Match[str]) -> str:
+def _translate(part: re.Match[str]) -> str:
+    """A part of an expression as JMESPath writes it."""
     key = part["quoted"] if part["raw"] is None else part["raw"]
-    return part[0] if key is None else f".{json.dumps(key)}"
+    if key is not None:
+        return f".{json.dumps(key)}"
+    operator = part["operator"] or part["word"]
+    if operator is None:
+        return part[0]
+    number = f" `{part['number']}`" if part["number"] else ""
+    return _OPERATORS.get(operator.lower(), operator) + number
 
 
 def _search(parsed: Node, value: object, blob: Buffer) -> object:
@@ -260,17 +271,21 @@ def _check_compared_keys(parsed: Node, blob: Buffer) -> None:
     """Check that the value has the keys with which an expression compares: else a name was meant as a text.
 
     In JMESPath, `status == "open"` compares two keys. Without a key `open` it selects nothing, and `length()` is 0.
+    The names `true` and `false` become booleans in `parsed`.
     """
     made = find_made_keys(parsed)
     for node in walk(parsed):
         is_function = node["type"] == "function_expression" and node["value"] in _TAKES_TEXT
-        compared = node["children"][1:2] if is_function or node["type"] == "comparator" else ()
-        name = compared[0]["value"] if compared and compared[0]["type"] == "field" else None
+        compared = node["children"][1:2] if is_function or node["type"] == "comparator" else []
+        key: dict[str, Any] = compared[0] if compared else {}
+        name: str | None = key["value"] if key.get("type") == "field" else None
         if name is None or name in NULL or name in made or has_key(blob, name):
             continue
+        if (boolean := _BOOLEANS.get(name.lower())) is not None:
+            key.update(type="literal", value=boolean)
+            continue
         quoted = quote_key(name)
-        word = name.lower()
-        literal = f"`{word}`" if word in ("true", "false") else "'" + quoted[1:-1].replace("'", "\\'") + "'"
+        literal = "'" + quoted[1:-1].replace("'", "\\'") + "'"
         raise ToolError(
             f"`expression` compares with a key {quoted}, which the value does not have. "
             f"Double quotes enclose names of keys; write {literal}."

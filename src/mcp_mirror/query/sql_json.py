@@ -107,6 +107,4 @@ def _find_types(database: "DuckDBPyConnection", source: str, *, is_records: bool
 
 def _keep_texts(kind: str) -> str:
     """A type with text in place of types that DuckDB would write differently."""
-    if kind == '"NULL"':
-        return "JSON"
     return _NORMALIZED.sub(lambda match: match[0] if match[0].startswith('"') else "VARCHAR", kind)

@@ -236,10 +236,7 @@ def _load_columns(database: "DuckDBPyConnection", name: str, data: bytes) -> boo
 
 
 def _load_drawn_table(database: "DuckDBPyConnection", name: str, data: bytes, body: bytes) -> bool:
-    """Make a table of the table that a text draws. Return whether it draws one.
-
-    `body` is the text without its heading.
-    """
+    """Make a table of the one that a text draws; return whether it draws one. `body` is the text below its heading."""
     text = data.decode(errors="replace")
     drawn = find_record_table(text) or find_pipe_table(text) or find_spaced_table(body.decode(errors="replace"))
     if drawn is None:
@@ -411,13 +408,14 @@ def _read_csv(database: "DuckDBPyConnection", name: str, data: bytes, source: st
 
 
 def _clear_missing(database: "DuckDBPyConnection", name: str, columns: Mapping[str, str]) -> dict[str, str]:
-    """Make columns of numbers of those columns of a CSV file that are text only because numbers are missing.
+    """Make columns of numbers of those that are text only because numbers are missing, and return their types.
 
-    Returns:
-        The types of these columns.
+    An empty column becomes one of null, which fits all comparisons and functions.
     """
     table, missing = quote_name(name), f"({', '.join(map(quote_text, MISSING))})"
     texts = [column for column, kind in columns.items() if kind == "VARCHAR"]
+    for column in map(quote_name, _test_columns(database, table, texts, "count({0}) = 0 AND count(*) > 0")):
+        database.execute(f'ALTER TABLE {table} ALTER {column} TYPE "NULL" USING NULL')
     gaps = _test_columns(database, table, texts, f"bool_or({{0}} IN {missing})")
     present = f"FILTER ({{0}} NOT IN {missing})"
     numbers = _test_columns(database, table, gaps, f"bool_and(regexp_full_match({{0}}, '{_NUMBER}')) {present}")

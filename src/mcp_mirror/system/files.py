@@ -52,6 +52,9 @@ _SET_FLAGS: Final = 0x40000000 | struct.calcsize("l") << 16 | ord("f") << 8 | 2
 _NO_COPIES: Final = (0x00800000).to_bytes(4, sys.byteorder) + bytes(4)
 """`FS_NOCOW_FL`, which file systems that always overwrite in place refuse."""
 
+FileVersion = tuple[int, int, int]
+"""Values that change with a file."""
+
 
 class UnsafePathError(MirrorError):
     """Another user may read or change a path. The message names the fix."""
@@ -380,6 +383,15 @@ def identify_file(path: Path) -> tuple[int, int]:
     except (FileNotFoundError, NotADirectoryError):
         return (0, 0)
     return status.st_dev, status.st_ino
+
+
+def read_file_version(path: Path) -> FileVersion | None:
+    """Return the version of a file; None if it does not exist."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def write_all(file: int, data: Buffer) -> None:

@@ -3,20 +3,12 @@
 from pathlib import Path
 from typing import Final
 
+from mcp_mirror.system.files import read_file_version
+
 _FILE: Final = Path(__file__)
-
-
-def _identify() -> tuple[int, int] | None:
-    try:
-        status = _FILE.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns
-
-
-_AT_START: Final = _identify()
+_AT_START: Final = read_file_version(_FILE)
 
 
 def is_replaced() -> bool:
     """Whether an upgrade has replaced the files of the program, or they were removed."""
-    return _identify() != _AT_START
+    return read_file_version(_FILE) != _AT_START

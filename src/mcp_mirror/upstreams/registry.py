@@ -80,8 +80,6 @@ class UpstreamRegistry:
 
     def start(self, client: ClientChannel | None = None) -> None:
         """Start all upstreams; on behalf of `client` if the gateway serves only this one, on standard streams."""
-        if self._started != float("inf"):
-            return
         self._started = anyio.current_time()
         if client is not None:
             self._client = client

@@ -59,6 +59,7 @@ _UNREAD: Final = "Write open(path).readlines() in place of open(path)."
 _EPOCH: Final = "Write datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=int(number))."
 _NO_TYPE_METHOD: Final = "A method is not a value here: use a lambda, such as lambda text: text.lower()."
 _NO_DELETION: Final = "Write rows.pop(key) in place of del rows[key]."
+_FIRST_ITEM: Final = "Write next(iter(...), None), which is None if nothing is found."
 _NO_GENERATOR: Final = "Collect the items in a list and return it, in place of yield."
 _NO_FUNCTION: Final = (
     "Loop over re.finditer(pattern, text): append text[end:m.start()] and the replacement to a list, and set end = "
@@ -75,6 +76,8 @@ _ADVICE: Final[Mapping[str, str]] = {
     "type object 'str' has no attribute": _NO_TYPE_METHOD,  # key=str.lower
     "the 'del' statement": _NO_DELETION,
     "support yield": _NO_GENERATOR,
+    "is not an iterator": _FIRST_ITEM,  # next(row for row in rows)
+    "StopIteration": _FIRST_ITEM,
     "callable replacement": _NO_FUNCTION,  # re.sub(pattern, lambda m: ..., text)
     "fromtimestamp'": _EPOCH,  # datetime.fromtimestamp(number)
     "No module named 'statistics'": _STATISTICS,

@@ -9,16 +9,18 @@ import logging
 import sys
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from starlette.types import Receive, Scope, Send
 
 from mcp_mirror.server.http.handover import ConnectionHandover
 from mcp_mirror.server.http.rejected_requests import build_busy_response
-from mcp_mirror.server.http.turns import ChunkTurns, Connection, Turns
+from mcp_mirror.server.http.turns import ChunkTurns, Turns
 from mcp_mirror.settings.limits import TrafficPolicy
 from mcp_mirror.system.shared_timer import SharedTimer
 
+if TYPE_CHECKING:
+    from mcp_mirror.server.http.connections import LimitedProtocol
 if sys.platform != "win32":
     import resource
 
@@ -68,19 +70,19 @@ class Connections:
         self.head_deadline: SharedTimer = SharedTimer(policy.header_timeout)
         self.idle_deadline: SharedTimer = SharedTimer(_IDLE_TIMEOUT)
         self._capacity = _limit_connections(policy.max_connections)
-        self._open: set[Connection] = set()
-        self._pending: dict[Connection, None] = {}
+        self._open: set[LimitedProtocol] = set()
+        self._pending: dict[LimitedProtocol, None] = {}
         """Connections that wait for a complete head, without an admitted request before; the oldest first."""
-        self._idle: dict[Connection, None] = {}
+        self._idle: dict[LimitedProtocol, None] = {}
         """Connections that wait for a complete head after an admitted request; the oldest first."""
-        self._pending_by_address: dict[str, dict[Connection, None]] = {}
+        self._pending_by_address: dict[str, dict[LimitedProtocol, None]] = {}
         self._has_warned = False
         self.is_shutting_down = False
         """Whether each connection ends with its present or its next request."""
-        self._disconnected: deque[Connection] = deque()
+        self._disconnected: deque[LimitedProtocol] = deque()
         """Closed connections whose requests do not know it yet."""
 
-    def add(self, connection: Connection) -> bool:
+    def add(self, connection: "LimitedProtocol") -> bool:
         """Count a new connection; return False if the capacity is exhausted.
 
         At the limit, this closes the oldest pending or idle connection.
@@ -104,7 +106,7 @@ class Connections:
         """Whether there are too many connections to answer further ones with HTTP 503."""
         return len(self._open) > self._capacity + _REFUSED_CONNECTIONS
 
-    def add_waiting(self, connection: Connection) -> None:
+    def add_waiting(self, connection: "LimitedProtocol") -> None:
         """Record that a connection waits for a complete head."""
         if connection.is_admitted:
             self._idle.setdefault(connection)
@@ -120,7 +122,7 @@ class Connections:
                 self._has_warned = True
                 _logger.warning(_CROWDED, connection.address, self.policy.pending_connections_per_address)
 
-    def remove_waiting(self, connection: Connection) -> None:
+    def remove_waiting(self, connection: "LimitedProtocol") -> None:
         """Record that a connection does not wait for a head."""
         self._idle.pop(connection, None)
         if connection in self._pending:
@@ -130,14 +132,14 @@ class Connections:
             if not neighbours:
                 del self._pending_by_address[connection.address]
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: "LimitedProtocol") -> None:
         """Forget a connection that is closed or closing."""
         self._open.discard(connection)
         self.turns.remove(connection)
         self.chunk_turns.remove(connection)
         self.remove_waiting(connection)
 
-    def report_disconnect(self, connection: Connection) -> None:
+    def report_disconnect(self, connection: "LimitedProtocol") -> None:
         """Tell the request of a closed connection that its client has disconnected, soon."""
         if not self._disconnected:
             connection.loop.call_soon(self._report_disconnects)

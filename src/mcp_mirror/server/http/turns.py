@@ -1,11 +1,11 @@
 """The order in which connections begin requests and parse chunks: a few in each pass of the event loop."""
 
-import asyncio
-from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from mcp_mirror.server.http.exchange import HeldFlow
 from mcp_mirror.server.http.parser import RequestParser
+
+if TYPE_CHECKING:
+    from mcp_mirror.server.http.connections import LimitedProtocol
 
 _BEGUN_AT_ONCE: Final = 4
 """Requests that begin in a pass of the event loop, so that other events do not wait for a burst of requests."""
@@ -14,26 +14,6 @@ _SHORT_FIRST: Final = 3
 _CHUNKS_AT_ONCE: Final = 256
 """Chunks of bodies that all connections parse in a pass of the event loop. A chunk takes a microsecond and may have one
 byte: without a limit, 20 connections would occupy each pass for 100 ms."""
-
-
-class Connection(Protocol):
-    """The part of a connection that turns and limits need; see `LimitedProtocol`, which has them."""
-
-    loop: asyncio.AbstractEventLoop
-    flow: HeldFlow
-    address: str
-    is_admitted: bool
-    on_disconnect: Callable[[], object] | None
-
-    @property
-    def may_be_handshake(self) -> bool:
-        """Whether the request that has arrived may be a handshake."""
-
-    def resume(self) -> None:
-        """Handle the received bytes."""
-
-    def drop(self) -> None:
-        """Close the connection immediately, without a response."""
 
 
 class Turns:
@@ -46,14 +26,14 @@ class Turns:
     def __init__(self) -> None:
         self._taken = 0
         """Turns of this pass."""
-        self._short: dict[Connection, None] = {}
+        self._short: dict[LimitedProtocol, None] = {}
         """Connections without a turn whose request is not a handshake, in the order in which they asked."""
-        self._handshakes: dict[Connection, None] = {}
+        self._handshakes: dict[LimitedProtocol, None] = {}
         """Other connections without a turn, as above."""
         self._since_handshake = 0
         """Short requests that began after the last handshake."""
 
-    def take(self, connection: Connection) -> bool:
+    def take(self, connection: "LimitedProtocol") -> bool:
         """Return whether a connection may begin a request now; if not, its `resume` is called in a later pass."""
         if not self._taken:
             connection.loop.call_soon(self._begin_pass)
@@ -67,11 +47,11 @@ class Turns:
         """Let no other request begin in this pass, because the one that begins now takes as long as several."""
         self._taken = _BEGUN_AT_ONCE
 
-    def has(self, connection: Connection) -> bool:
+    def has(self, connection: "LimitedProtocol") -> bool:
         """Whether a connection waits for its turn."""
         return connection in self._short or connection in self._handshakes
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: "LimitedProtocol") -> None:
         """Forget a connection that is closed or closing."""
         self._short.pop(connection, None)
         self._handshakes.pop(connection, None)
@@ -97,9 +77,9 @@ class ChunkTurns:
         """Chunks that can be parsed in this pass."""
         self._is_spent = False
         """Whether some of them were parsed."""
-        self._waiting: dict[Connection, None] = {}
+        self._waiting: dict[LimitedProtocol, None] = {}
 
-    def read_body(self, connection: Connection, requests: RequestParser) -> bytes | None:
+    def read_body(self, connection: "LimitedProtocol", requests: RequestParser) -> bytes | None:
         """Parse a part of a connection's body; return None if more bytes, or a later pass, are needed.
 
         Without a turn, the connection reads no more bytes until its `resume` is called.
@@ -115,7 +95,7 @@ class ChunkTurns:
         self._left -= requests.chunks
         return body
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: "LimitedProtocol") -> None:
         """Forget a connection that is closed or closing."""
         self._waiting.pop(connection, None)
 
