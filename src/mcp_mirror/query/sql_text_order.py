@@ -52,6 +52,9 @@ _POINT: Final = rf"{_BEFORE}(?:\d{{1,3}}(?:[,{_SPACES}]\d{{3}})+|\d+)(?:\.\d+)?{
 """A number with a decimal point; commas or spaces may group its digits."""
 _COMMA: Final = rf"{_BEFORE}(?:\d{{1,3}}(?:[.{_SPACES}]\d{{3}})+|\d+)(?:,\d+)?{_AFTER}"
 """A number with a decimal comma; points or spaces may group its digits."""
+_VERSION: Final = r"v?\d{1,6}\.\d{1,6}\.\d{1,6}"
+_LITERALS: Final[Mapping[str, str]] = {"numbers": "numbers such as 1000.5", "versions": "lists such as [1, 10, 0]"}
+"""What converted texts are compared with, if they are not dates."""
 _PLAIN: Final = r"[-+]?\d+(?:\.\d+)?"
 _DATE: Final = r"\d{{1,2}}{0}\d{{1,2}}{0}\d{{4}}"
 _TIMES: Final[Mapping[str, str]] = {
@@ -259,9 +262,10 @@ def _select(what: str, table: str, texts: str, missing: Sequence[str]) -> str:
 
 
 def _find_form(database: "DuckDBPyConnection", table: str, texts: str, missing: Sequence[str]) -> _Form | None:
-    """What all texts of a column are; None for texts that are neither numbers nor dates."""
+    """What all texts of a column are; None for texts that are neither numbers, dates nor versions."""
     read = _read_texts(database, table, texts, missing)
-    form = _find_number(read) or _find_date(read) or _find_zoned(read) or _find_named_date(read)
+    finders = (_find_number, _find_date, _find_zoned, _find_named_date, _find_version)
+    form = next(filter(None, (find(read) for find in finders)), None)
     if form is None:
         return None
     found = database.execute(_select(form.test, table, texts, missing)).fetchone()
@@ -332,6 +336,14 @@ def _find_named_date(texts: Sequence[str]) -> _Form | None:
     return _Form("dates", f"bool_and({conversion} IS NOT NULL) AND count(DISTINCT {day}) > 1", (conversion,))
 
 
+def _find_version(texts: Sequence[str]) -> _Form | None:
+    """The form of versions of three numbers, some of which have more digits than others; None for other texts."""
+    widths = {tuple(map(len, text.removeprefix("v").split("."))) for text in texts}
+    if len(widths) == 1 or not _match_all(_VERSION, texts):
+        return None
+    return _Form("versions", _test_pattern(_VERSION), ("TRY_CAST(string_split(ltrim({0}, 'v'), '.') AS INT[])",))
+
+
 def _write_name(database: "DuckDBPyConnection", operand: _Operand) -> str:
     """The name of an operand in SQL."""
     select = "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category = 'reserved'"
@@ -345,7 +357,7 @@ def _write_name(database: "DuckDBPyConnection", operand: _Operand) -> str:
 
 def _describe(form: _Form, column: str, text: str) -> str:
     conversions = " or ".join(conversion.format(column) for conversion in form.conversions)
-    other = "numbers such as 1000.5" if form.what == "numbers" else "dates such as DATE '2026-12-31'"
+    other = _LITERALS.get(form.what, "dates such as DATE '2026-12-31'")
     as_texts = f" To compare the texts, write concat({column})." if form.is_castable else ""
     shown = shorten(text, _MAX_SHOWN)
     return sanitize(
