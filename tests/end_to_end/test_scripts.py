@@ -813,12 +813,21 @@ async def test_rows_that_are_read_with_wrong_keys_are_described(mirror: Mirror, 
     ("text", "advice"),
     [
         ('[Reading 1 line]\n\n{"name": "Ada"}', "after `import json`, its JSON is json.loads(t[18:33])."),
+        (
+            'Result:\n "{\\"name\\": \\"Ada\\"}"\n\n',
+            "after `import json`, its JSON is json.loads(json.loads(t[9:30])).",
+        ),
         ('{"name": "Ada"}\n{"name": "Bob"}\n', "its values are [json.loads(line) for line in t.splitlines()]."),
     ],
 )
 async def test_a_text_that_is_not_json_as_a_whole_is_described(mirror: Mirror, text: str, advice: str) -> None:
     reply = await mirror.run("import json\njson.loads(t)['name']", {"t": text})
     assert f"one string: {advice}\nCall memory_run again" in reply.text
+
+
+async def test_a_script_that_reads_cells_of_a_text_learns_where_its_json_is(mirror: Mirror) -> None:
+    reply = await mirror.run("max(t, key=lambda row: row[1])", {"t": 'Result:\n[["a", 1], ["b", 2]]\n'})
+    assert "one string: after `import json`, its JSON is json.loads(t[8:28]).\nCall memory_run again" in reply.text
 
 
 @pytest.mark.parametrize("text", ["orders_2025", "memory_read(trips)", "orders.json"])

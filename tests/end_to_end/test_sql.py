@@ -209,6 +209,9 @@ async def test_numbers_of_stored_json_keep_their_digits(mirror: Mirror) -> None:
         "SELECT count(*) n FROM orders",
         "SELECT count(*) n FROM Orders o JOIN orders p ON o.id = p.id",
         "WITH few AS (SELECT id FROM orders) SELECT count(*) n FROM few",
+        "WITH few(a) AS (SELECT id FROM orders) SELECT count(a) n FROM few",
+        "SELECT count(EXTRACT(year FROM DATE '2026-11-30' - id::INT)) n FROM orders WHERE id IS DISTINCT FROM -1",
+        "SELECT count(*) n FROM orders, UNNEST([1]) JOIN UNNEST([1]) ON true",
     ],
 )
 @pytest.mark.parametrize("inputs", [{}, {"inputs": {}}])
@@ -217,6 +220,14 @@ async def test_the_only_table_of_a_query_is_the_value_of_its_path(sql: str, inpu
         path = await mirror.put(ORDERS)
         reply = await mirror.call("memory_query", {"memory_path": path, "sql": sql} | inputs)
         assert reply.text == '[{"n":1500}]\nResult ends.'
+
+
+async def test_the_table_of_a_statement_without_from_is_the_value_of_its_path() -> None:
+    async with with_tools() as mirror:
+        path = await mirror.put(ORDERS)
+        for sql in ("DESCRIBE t", "summarize t"):
+            reply = await mirror.call("memory_query", {"memory_path": path, "sql": sql})
+            assert '"column_name":"id"' in reply.text
 
 
 async def test_a_path_is_not_taken_for_one_of_several_tables() -> None:

@@ -846,7 +846,8 @@ def test_rows_that_are_arrays_are_explained(cells: list[Any]) -> None:
     )
     assert expected in failure("SELECT sum(price) FROM t", t=answer).message
     expected = f' Each row of "t" is an array: {advice} Tables: '
-    assert expected in failure("SELECT sum(price) FROM t", t=answer["rows"]).message
+    for sql in ("SELECT sum(price) FROM t", "FROM t ORDER BY 3", "SELECT sum(json) FROM t"):
+        assert expected in failure(sql, t=answer["rows"]).message
     assert rows("SELECT sum(json[3]::DOUBLE) AS s FROM t", t=answer["rows"]) == [{"s": 2 * cells[2]}]
 
 
@@ -863,6 +864,14 @@ def test_rows_in_a_text_are_explained_by_a_query_that_reads_them(inner: dict[str
     advice = re.search(r'The rows of "t" are (FROM .*\))\. Tables: ', failure("SELECT id FROM t", t=text).message)
     assert advice
     assert rows(f"SELECT id, name {advice[1]}", t=text) == OBJECTS
+
+
+@pytest.mark.parametrize("form", ["{}", "Execution result:\n{}\n\nConsole output:\n", "Returned:\n```json\n{}\n```"])
+def test_rows_in_a_json_string_in_a_text_are_rows(form: str) -> None:
+    text = form.format(json.dumps(json.dumps(OBJECTS)))
+    assert rows("SELECT id, name FROM t", t=text) == OBJECTS
+    lines = form.format('"[not JSON]"')
+    assert rows("SELECT line FROM t", t=lines) == [{"line": line} for line in lines.splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -1212,11 +1221,23 @@ def test_converted_numbers_and_dates_are_compared(sql: str, found: object) -> No
         (["19 %", "7 %"], "TRY_CAST(regexp_replace(x, '[^0-9.-]', '', 'g') AS DOUBLE)"),
         (["1200円", "99円"], "TRY_CAST(regexp_replace(x, '[^0-9.-]', '', 'g') AS DOUBLE)"),
         (["5,5", "12,25 €", "n/a"], "TRY_CAST(replace(regexp_replace(x, '[^0-9,-]', '', 'g'), ',', '.') AS DOUBLE)"),
+        (["9\u202f009", "10\u202f010", "12"], "TRY_CAST(regexp_replace(x, '[^0-9.-]', '', 'g') AS DOUBLE)"),
+        (["1 234,50 kr", "999,00 kr"], "TRY_CAST(replace(regexp_replace(x, '[^0-9,-]', '', 'g'), ',', '.') AS DOUBLE)"),
+        (["CHF 1'234.50", "CHF 999.00"], "TRY_CAST(regexp_replace(x, '[^0-9.-]', '', 'g') AS DOUBLE)"),
         (["1,234", "12,345"], "'g') AS DOUBLE) or TRY_CAST("),
+        (["v1.9.0", "1.10.0"], "AS INT[]) in place of x, and compare it with lists such as [1, 10, 0]"),
         (["13/02/2026", "03/04/2026"], "Write try_strptime(x, '%d/%m/%Y') in"),
         (["01/13/2026", "03/04/2026"], "Write try_strptime(x, '%m/%d/%Y') in"),
         (["01/02/2026", "03/04/2026"], "try_strptime(x, '%d/%m/%Y') or try_strptime(x, '%m/%d/%Y')"),
         (["28.12.2026 10:00", "03.01.2027 09:30"], "try_strptime(x, '%d.%m.%Y %H:%M')"),
+        (["1/13/2026 1:05 PM", "12/3/2026 11:00 AM"], "try_strptime(x, '%m/%d/%Y %I:%M %p')"),
+        (["9 Nov 2026", "16 Dec 2026"], "Write try_strptime(x, '%d %b %Y') in"),
+        (["30/Nov/2026:10:00:00 +0100", "01/Dec/2026:09:30:00 +0100"], "try_strptime(x, '%d/%b/%Y:%H:%M:%S %z')"),
+        (["Nov 30, 2026 1:00 PM", "Nov 30, 2026 11:00 AM"], "try_strptime(x, '%b %d, %Y %I:%M %p')"),
+        (
+            ["1 Nov 2026", "", "n/a", "1 June 2026"],
+            "coalesce(try_strptime(x, '%d %b %Y'), try_strptime(x, '%d %B %Y'))",
+        ),
         (["2026-02-10T00:20:00+09:00", "2026-02-09T23:20:00Z"], "TRY_CAST(x AS TIMESTAMPTZ)"),
         (["2026-02-10 00:20+05:30", "2026-02-09T23:20:00.5-02"], "TRY_CAST(x AS TIMESTAMPTZ)"),
         (["2026-11-30 10:00:00 +0100", "2026-11-30 09:30:00 +0000"], "try_strptime(x, '%Y-%m-%d %H:%M:%S %z')"),
@@ -1242,10 +1263,27 @@ def test_the_error_about_texts_as_numbers_has_a_conversion_that_works(texts: lis
         ["2026-02-10T00:20:00Z", "2026-02-09T23:20:00+00:00", "2026-02-09T23:19:00+00"],
         ["2026-02-10T00:20:00+09:00", "2026-02-09T23:20:00"],
         ["10.0.0.1", "9.0.0.1"],
+        ["1.9.0", "1.8.5"],
         ["4.0K", "12M"],
         ["A1", "A12"],
+        ["30/Nov/2026:10:00:00 +0100", "30/Nov/2026:09:30:00 +0100"],
+        ["9 Nov 2026", "10 Nov 2026", "soon"],
+        ["May 9", "Plan 10"],
     ],
-    ids=["postal codes", "leading zeros", "ISO dates", "one zone", "no zone", "addresses", "units", "names"],
+    ids=[
+        *(
+            "postal codes",
+            "leading zeros",
+            "ISO dates",
+            "one zone",
+            "no zone",
+            "addresses",
+            "versions",
+            "units",
+            "names",
+        ),
+        *("one day", "not all dates", "not the first"),
+    ],
 )
 def test_other_texts_are_compared_as_texts(texts: list[str]) -> None:
     assert rows("SELECT max(x) AS top FROM t", t=[{"x": text} for text in texts]) == [{"top": max(texts)}]
@@ -1262,6 +1300,14 @@ def test_a_column_of_numbers_is_not_taken_for_texts_of_another_table() -> None:
     assert "b.x is text with numbers" in failure("SELECT max(b.x) FROM n JOIN t b USING (id)", **tables).message
 
 
+def test_the_conversion_of_a_column_named_by_a_keyword_is_quoted() -> None:
+    table = [{"when": "9.50", "end": "2 May 2026"}, {"when": "10.20", "end": "10 Apr 2026"}]
+    assert (
+        'Write TRY_CAST("when" AS DOUBLE) in place of "when"' in failure('SELECT max("when") FROM t', t=table).message
+    )
+    assert """try_strptime(t."end", '%d %b %Y')""" in failure('SELECT max(t."end") FROM t', t=table).message
+
+
 def test_times_of_several_zones_are_compared_as_times() -> None:
     table = [{"x": "2026-02-10T00:20:00+09:00"}, {"x": "2026-02-09T23:20:00Z"}]
     for sql in (
@@ -1272,6 +1318,49 @@ def test_times_of_several_zones_are_compared_as_times() -> None:
         assert 'x is text with times of several zones such as "2026-02-' in failure(sql, t=table).message
     assert rows("SELECT x FROM t ORDER BY x::TIMESTAMPTZ DESC LIMIT 1", t=table) == table[1:]
     assert rows("SELECT x FROM t WHERE TRY_CAST(x AS TIMESTAMPTZ) >= DATE '2026-02-10'", t=table) == []
+
+
+CELLS_OF_NOTES = "id,note,x\n" + '1,,a\n2,"",b\n3,c,c\n' * 20
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT count(*) AS n FROM t WHERE note = ''",
+        "SELECT count(*) AS n FROM t AS o WHERE '' = o.Note AND id > 0",
+        "SELECT count(*) FILTER (note = '') AS n FROM t",
+    ],
+)
+def test_empty_cells_are_not_compared_with_an_empty_text(sql: str) -> None:
+    message = failure(sql, t=CELLS_OF_NOTES).message
+    advice = re.fullmatch(r"Empty cells are NULL: write (.*) in place of (.*)\.", message)
+    assert advice
+    assert rows("SELECT count(*) AS n FROM t WHERE x".replace("x", advice[1]), t=CELLS_OF_NOTES) == [{"n": 40}]
+
+
+@pytest.mark.parametrize(
+    ("sql", "n"),
+    [
+        ("SELECT count(*) AS n FROM t WHERE note = '' OR note IS NULL", 40),
+        ("SELECT count(*) AS n FROM t WHERE note <> ''", 20),
+        ("SELECT count(*) AS n FROM t WHERE coalesce(note, '') = ''", 40),
+        ("SELECT count(*) AS n FROM t WHERE x = ''", 0),
+        ("SELECT count(*) AS n FROM o WHERE note = ''", 1),
+        ("SELECT count(*) AS n FROM t JOIN o USING (id) WHERE o.note = ''", 20),
+    ],
+)
+def test_other_comparisons_with_an_empty_text_have_a_result(sql: str, n: int) -> None:
+    objects = [{"id": 1, "note": ""}, {"id": 2, "note": None}]
+    assert rows(sql, t=CELLS_OF_NOTES, o=objects) == [{"n": n}]
+
+
+def test_dates_of_mails_with_several_zones_are_compared_as_times() -> None:
+    dates = ["Fri, 18 Dec 2026 10:00:00 GMT", "Mon, 30 Nov 2026 10:00:00 +0100", "Fri, 18 Dec 2026 09:00:00 -0500"]
+    message = failure("SELECT x FROM t ORDER BY x", t=[{"x": date} for date in dates]).message
+    written = message.partition("Write ")[2].partition(" in place of")[0]
+    found = rows("SELECT x FROM t ORDER BY at".replace("at", written), t=[{"x": date} for date in dates])
+    assert [row["x"] for row in found] == [dates[1], dates[0], dates[2]]
+    assert "x is text with dates" in failure("SELECT month(x) FROM t", t=[{"x": date} for date in dates]).message
 
 
 def test_texts_with_plain_numbers_are_sorted_as_texts_on_request() -> None:

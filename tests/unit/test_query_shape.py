@@ -177,6 +177,21 @@ def test_numbers_in_texts_are_not_ordered_letter_by_letter(expression: str) -> N
 
 
 @pytest.mark.parametrize(
+    ("expression", "advice"),
+    [
+        ("sum([].price)", "Convert numbers in texts: [].to_number(KEY)."),
+        ("abs([0].price)", "Convert numbers in texts: [].to_number(KEY)."),
+        ("join(', ', [].id)", "Convert numbers: [].to_string(KEY)."),
+        ("keys([0].id)", "Correct it, see jmespath.org."),
+    ],
+)
+def test_a_function_of_numbers_or_texts_says_how_to_convert_the_others(expression: str, advice: str) -> None:
+    with pytest.raises(ToolError) as raised:
+        select(json.dumps(PRICES).encode(), expression)
+    assert str(raised.value).endswith(advice)
+
+
+@pytest.mark.parametrize(
     ("expression", "found"),
     [
         ("max([].to_number(price))", "10.2"),
@@ -190,6 +205,59 @@ def test_numbers_in_texts_are_not_ordered_letter_by_letter(expression: str) -> N
 )
 def test_texts_whose_order_is_that_of_numbers_have_an_order(expression: str, found: str) -> None:
     assert select(json.dumps(PRICES).encode(), expression) == found.encode()
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["9 Nov 2025", "16 Dec 2025", "2 May 2026"],
+        ["Sun, 9 Nov 2025 10:00:00 GMT", "Sun, 9 Nov 2025 10:00:00 -0500", "Fri, 02 Jan 2026 08:00:00 +0100"],
+        ["09/Nov/2025:10:00:00 +0100", "16/Dec/2025:09:00:00 +0100", "02/Jan/2026:08:00:00 +0100"],
+        ["December 31, 2025 at 12:05 AM", "December 31, 2025 at 1:05 AM", "December 31, 2025 at 12:30 PM"],
+        ["Nov  9 23:59:59", "Nov 10 00:00:00", "Dec  1 07:00:00"],
+        ["30-Nov-2024", "02-Jan-2025", "01-Feb-2025"],
+        ["Dec 2025", " Feb 2026", "Apr 2026\n"],
+        ["28.12.2025", "3.1.2026", "02.02.2026"],
+        ["03.01.2026 9:05", "03.01.2026 10:00", "01.02.2026 08:00"],
+        ["2026-02-10T00:20:00+09:00", "2026-02-09T16:20:00Z", "2026-02-09T15:20:00.5-02"],
+        ["-3 °C", "9 °C", "27 °C"],
+        ["\u221210 %", "\u22129 %", "12 %"],
+        ["$999.00", "$1,234.50", "$21,000"],
+        ["999", "1,234", "21,000"],
+        ["v1.9", "v1.9.1", "v1.10"],
+        ["9.0.10.1", "10.0.0.9", "10.0.0.10"],
+    ],
+)
+@pytest.mark.parametrize("shuffle", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+def test_dates_with_names_of_months_and_amounts_have_their_order(texts: list[str], shuffle: tuple[int, ...]) -> None:
+    table = [{"id": at, "x": texts[at]} for at in shuffle]
+    blob = json.dumps(table).encode()
+    assert json.loads(select(blob, "sort_by(@, &x)[].id")) == [0, 1, 2]
+    assert json.loads(select(blob, "sort([].x)")) == texts
+    assert json.loads(select(blob, "[max_by(@, &x).id, min_by(@, &x).id]")) == [2, 0]
+    assert json.loads(select(blob, "[max([].x), min([].x)]")) == [texts[2], texts[0]]
+    assert sorted(json.loads(select(blob, f"[?x >= '{texts[1]}'].id"))) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["web-9", "web-10"],
+        ["(9.50)", "(10.50)"],
+        ["2026-02-10T00:20:00.123456789Z", "2026-02-10T00:20:00.123456788Z"],
+        ["2026-02-30T00:20:00Z", "2026-02-10T00:20:00+01:00"],
+        ["9 kB", "1 MB"],
+        ["May", "Nov"],
+        ["31 Feb 2026", "4 Mar 2026"],
+        ["4 Mar 2026", "soon"],
+        ["4 Mar 2026 4 Mar", "3 Mar 2026 3 Mar"],
+        ["4 Mar 12345", "3 Mar 12345"],
+        ["x" * 90 + "4 Mar 2026", "4 Mar 2026"],
+        ["1.9.0", "1.10.0-rc1"],
+    ],
+)
+def test_other_texts_have_the_order_of_their_letters(texts: list[str]) -> None:
+    assert json.loads(select(json.dumps(texts).encode(), "sort(@)")) == sorted(texts)
 
 
 @pytest.mark.parametrize(
@@ -558,6 +626,22 @@ def test_a_failed_expression_names_the_reason(blob: bytes, expression: str, expe
         (b'"[1, 2, 3, 4, 5]\\nand\\n[6]"', None),
         (b'"[\\n1\\n]\\nmore words follow\\n"', None),
         (b'"[\\n1,\\n]\\nend"', None),
+        (
+            json.dumps(json.dumps('[{"a": "\u00fc \\\\ \\" x", "b": 1.50}]')).encode(),
+            b'[{"a": "\xc3\xbc \\\\ \\" x", "b": 1.50}]',
+        ),
+        (
+            json.dumps("Result:\n" + json.dumps('{"a": 1e400, "b": 2}') + "\n\nOutput:\n").encode(),
+            b'{"a": 1e400, "b": 2}',
+        ),
+        (
+            json.dumps("Returned\n```json\n  " + json.dumps("[1, 2, 3, 4, 5, 6]") + "\n```").encode(),
+            b"[1, 2, 3, 4, 5, 6]",
+        ),
+        (json.dumps(json.dumps("[1, 2")).encode(), None),
+        (json.dumps('"[1]","b"\n"[2]","x"').encode(), None),
+        (json.dumps('"[1]\n').encode(), None),
+        (b'"\\"[\\ud800]\\""', None),
     ],
 )
 def test_json_in_text_is_an_object_or_an_array(blob: bytes, expected: bytes | None) -> None:

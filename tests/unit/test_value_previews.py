@@ -167,6 +167,16 @@ def test_a_text_that_contains_json_shows_its_fields(above: str, below: str, inde
     assert [*shown.lines] == around
 
 
+@pytest.mark.parametrize("data", [USERS, list(range(900))], ids=["objects", "numbers"])
+def test_a_text_with_json_in_a_json_string_shows_what_it_contains(data: list[object]) -> None:
+    quoted = json.dumps(json.dumps(data, ensure_ascii=False), ensure_ascii=False)
+    shown = preview(f"Result:\n{quoted}\n\nConsole output:\n")
+    assert shown.summary.partition(", contains JSON: ")[2].startswith("array")
+    assert (shown.lines[0], shown.lines[-1]) == ("Result:", "Console output:")
+    assert not any('"' in line for line in shown.lines)
+    assert preview(quoted).summary.partition(", contains JSON: ")[2].startswith("array")
+
+
 def test_a_text_that_contains_an_object_shows_its_keys_and_rows() -> None:
     page = {"users": USERS, "next": "b2Zmc2V0", "total": 900}
     shown = preview(f"The page:\n{json.dumps(page)}")

@@ -14,6 +14,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
 from typing import Final, NamedTuple
+from unicodedata import normalize
 
 import msgspec
 
@@ -34,9 +35,15 @@ _HIT: Final = 300
 """Characters of a hit that are shown."""
 _FOOTER: Final = 160
 _NO_MATCH_IN_JSON: Final = "No match in the texts of this value. Keys and numbers are not searched."
-_ESCAPED_BAR: Final = lazy_pattern(r"(?<!\\)(?:\\\\)*\\\|")
-_ADVICE: Final = r" \| is the character |: write | between alternatives."
-"""The advice about the patterns of grep, where an escaped bar is between alternatives."""
+_ADVICE: Final = (
+    (lazy_pattern(r"(?<!\\)(?:\\\\)*\\\|"), r" \| is the character |: write | between alternatives."),
+    (
+        lazy_pattern(r"(?<!\\)(?:\\\\)*\\[<>]"),
+        r" \< and \> are the characters < and >: write \b at the edges of a word.",
+    ),
+    (lazy_pattern(r"\n|(?<!\\)(?:\\\\)*\\n"), " A match is within one line: match one of the lines, with `context`."),
+)
+"""Parts of patterns in the syntax of grep and of editors, with the advice after a search without hits."""
 _OTHER_CASE: Final = " With other upper and lower case there is a match: begin the pattern with (?i)."
 _NEAR: Final = 1 << 16
 """Bytes before and after a hit that are searched for its context lines."""
@@ -60,6 +67,12 @@ class _Hit(msgspec.Struct, frozen=True):
     """Yields the surroundings of further hits in a long line."""
 
 
+def list_forms(pattern: str) -> Sequence[str]:
+    """A pattern, and its other Unicode forms: file names and PDF often have `u\u0308` for `\u00fc`."""
+    forms = () if pattern.isascii() or "[" in pattern else (normalize("NFC", pattern), normalize("NFD", pattern))
+    return tuple(dict.fromkeys((pattern, *forms)))
+
+
 class Search(msgspec.Struct, frozen=True):
     """A query for the hits of a pattern."""
 
@@ -77,8 +90,9 @@ class Search(msgspec.Struct, frozen=True):
     def __call__(self, blob: Buffer, is_over: IsOver) -> str:
         """The hits as text for a model."""
         span = locate_text(blob)
-        if listed := self._list(self._search(self.pattern, blob, span, is_over)):
-            return listed
+        for pattern in list_forms(self.pattern):
+            if listed := self._list(self._search(pattern, blob, span, is_over)):
+                return listed
         nothing = "No match." if is_text(blob, span) else _NO_MATCH_IN_JSON
         return nothing + self._advise(blob, span, is_over)
 
@@ -92,7 +106,7 @@ class Search(msgspec.Struct, frozen=True):
 
     def _advise(self, blob: Buffer, span: Span, is_over: IsOver) -> str:
         """The advice after a search without hits."""
-        advice = _ADVICE if _ESCAPED_BAR.search(self.pattern) else ""
+        advice = "".join(text for part, text in _ADVICE if part.search(self.pattern))
         with suppress(ToolError):  # the time limit
             if next(self._search(f"(?i){self.pattern}", blob, span, is_over), None):
                 advice += _OTHER_CASE

@@ -18,7 +18,7 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.json_spans import kind_at, trim
 from mcp_mirror.query.missing_keys import NULL, Node, explain_nothing, find_made_keys, has_key, quote_key, walk
 from mcp_mirror.query.texts import IsOver, locate_text
-from mcp_mirror.query.unlike_types import evaluate, explain_unlike_types
+from mcp_mirror.query.unlike_types import evaluate, explain_unlike_types, is_number
 from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer
 
@@ -92,6 +92,7 @@ _FOREIGN: Final[Mapping[str, str]] = {
     "select(": "JMESPath has no select(): write [?KEY == 'text'] to filter.",  # of jq
 }
 """Parts of expressions in other languages, with advice."""
+_CORRECT: Final = "Correct it, see jmespath.org."
 _EMPTY: Final = lazy_pattern(rb"null|\{\}|0|\[[\[\],]*+")
 """Results of an expression that finds nothing: 0 is the length or the sum of nothing, and arrays may be in others."""
 
@@ -249,12 +250,21 @@ def _advise(error: JMESPathError) -> str:
             return advice
         if operator := _OPERATORS.get(token.lower()):
             return f"Write `{operator}` in place of `{token}`."
-    if isinstance(error, JMESPathTypeError) and error.actual_type == "null":
-        return "Select the items that have a value first: [?KEY != null]."
     if isinstance(error, UnknownFunctionError):
         *names, last = sorted(Functions.FUNCTION_TABLE)
         return f"Use {', '.join(names)} or {last}."
-    return "Correct it, see jmespath.org."
+    return _advise_conversion(error) if isinstance(error, JMESPathTypeError) else _CORRECT
+
+
+def _advise_conversion(error: JMESPathTypeError) -> str:
+    """The next step after a function of other values than those that it accepts."""
+    if error.actual_type == "null":
+        return "Select the items that have a value first: [?KEY != null]."
+    if is_number(error.current_value):
+        return "Convert numbers in texts: [].to_number(KEY)."
+    if isinstance(error.current_value, int | float) and "array-string" in error.expected_types:
+        return "Convert numbers: [].to_string(KEY)."
+    return _CORRECT
 
 
 def _check_compared_keys(parsed: Node, blob: Buffer) -> None:

@@ -24,7 +24,7 @@ from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import kind_at, read_keys, skip_space
 from mcp_mirror.query.sql_files import quote_name, quote_text
 from mcp_mirror.query.sql_tables import MISSING, TableSource, explain_lines, load_table
-from mcp_mirror.query.sql_text_order import explain_text_order
+from mcp_mirror.query.sql_text_order import explain_empty_cells, explain_text_order
 from mcp_mirror.security.sanitize import sanitize
 from mcp_mirror.system.files import BINARY
 from mcp_mirror.system.mapped_files import map_sent
@@ -145,7 +145,9 @@ def run_sql(sql: str, tables: Sequence[TableSource], max_bytes: int, result_file
             objects = {name: columns[name] for name in columns if kinds.get(name) == "object"}
             if counted := _explain_count(database, nodes, objects):
                 return SqlFailure(counted, "Count")
-            if explained := explain_text_order(database, nodes, columns, MISSING):
+            texts = [name for name in columns if kinds.get(name) == "text"]
+            explained = explain_text_order(database, nodes, columns, MISSING)
+            if explained := explained or explain_empty_cells(database, nodes, columns, texts):
                 return SqlFailure(explained, "TextOrder")
             return _fetch(database, sql, max_bytes, result_file)
         except _FailedError as error:
@@ -329,6 +331,7 @@ def _explain_name(
     if not reason and (key := missing or _MISSING_FIELD.search(message)):
         explained = (_explain_json(database, name, tables[name], key[1], is_text=name in texts) for name in tables)
         reason = next(filter(None, explained), "")
+    reason = reason or next(filter(None, (_explain_cells(name, tables[name]) for name in tables)), "")
     return sanitize(shorten(reason, _REASON_CHARACTERS))
 
 

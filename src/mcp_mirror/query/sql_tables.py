@@ -72,8 +72,8 @@ _NUMBER: Final = r"\s*[+-]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*"
 _INTEGER: Final = r"\s*[+-]?\d+\s*"
 _PLAIN: Final = r"\s*(?i:true|false|[+-]?\d+)\s*"
 """Booleans and integers that have only one meaning."""
-_HEADED: Final = lazy_pattern(rb"\s*[^\s\[{].*^[ \t]*[\[{]", re.DOTALL | re.MULTILINE)
-"""A heading, and a line that may begin JSON."""
+_HEADED: Final = lazy_pattern(rb'\s*(?:[^\s\[{].*^[ \t]*+"?|")[\[{]', re.DOTALL | re.MULTILINE)
+"""A heading, and a line that may begin JSON, or a string with JSON."""
 _BRACKETED: Final = lazy_pattern(rb"\s*(\[[^\n]*\])[ \t\r]*\n.*^[ \t]*[\[{]", re.DOTALL | re.MULTILINE)
 """A line in brackets, which is a heading unless it is JSON, and a line that may begin JSON."""
 _FOLLOWED: Final = lazy_pattern(rb"\s*[\[{].*[^\s\]}]\s*", re.DOTALL)

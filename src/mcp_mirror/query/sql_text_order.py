@@ -1,4 +1,4 @@
-"""Finds texts with numbers or dates that a query sorts, compares or computes with. Runs in a worker process.
+"""Finds texts with numbers or dates, and empty cells, that a query compares as texts. Runs in a worker process.
 
 DuckDB compares texts letter by letter: `9.991,78` is more than `21.530,81`, and `28.12.2026` more than `03.01.2027`. A
 query has no error then, only a wrong result. The same applies to times of several zones, such as
@@ -6,11 +6,12 @@ query has no error then, only a wrong result. The same applies to times of sever
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mcp_mirror.core.amounts import shorten
 from mcp_mirror.query.sql_files import quote_name, quote_text
+from mcp_mirror.query.text_order import MAX_ORDERED, find_date_format
 from mcp_mirror.security.sanitize import sanitize
 from mcp_mirror.system.patterns import lazy_pattern
 
@@ -37,21 +38,32 @@ _WITHOUT_ZONES: Final = frozenset({"timestamp", "datetime"})
 """Types to which texts with times are cast without their zones."""
 _SAMPLED: Final = 1000
 """Texts of a column from which its form is taken."""
-_MAX_SAMPLED: Final = 80
-"""Characters of such a text; numbers and dates are shorter."""
+_MAX_FORMATS: Final = 3
+"""Formats of the dates in a column."""
 _MAX_SHOWN: Final = 40
 """Characters of a text that an error quotes."""
 
 _CURRENCY: Final = "[$€£¥₹₩₽]|EUR|USD|GBP|CHF|JPY|CNY"
 _BEFORE: Final = rf"[-+]?(?:(?:{_CURRENCY})[ \x{{a0}}]?)?[-+]?"
 _AFTER: Final = rf"(?:[ \x{{a0}}\x{{202f}}]?(?:{_CURRENCY}|[%円元]|kr))?"
-_POINT: Final = rf"{_BEFORE}(?:\d{{1,3}}(?:,\d{{3}})+|\d+)(?:\.\d+)?{_AFTER}"
-"""A number with a decimal point; commas may group its digits."""
-_COMMA: Final = rf"{_BEFORE}(?:\d{{1,3}}(?:\.\d{{3}})+|\d+)(?:,\d+)?{_AFTER}"
-"""A number with a decimal comma; points may group its digits."""
+_SPACES: Final = r" '\x{a0}\x{202f}"
+"""Characters that group digits in numbers with a decimal point and with a decimal comma."""
+_POINT: Final = rf"{_BEFORE}(?:\d{{1,3}}(?:[,{_SPACES}]\d{{3}})+|\d+)(?:\.\d+)?{_AFTER}"
+"""A number with a decimal point; commas or spaces may group its digits."""
+_COMMA: Final = rf"{_BEFORE}(?:\d{{1,3}}(?:[.{_SPACES}]\d{{3}})+|\d+)(?:,\d+)?{_AFTER}"
+"""A number with a decimal comma; points or spaces may group its digits."""
+_VERSION: Final = r"v?\d{1,6}\.\d{1,6}\.\d{1,6}"
+_LITERALS: Final[Mapping[str, str]] = {"numbers": "numbers such as 1000.5", "versions": "lists such as [1, 10, 0]"}
+"""What converted texts are compared with, if they are not dates."""
 _PLAIN: Final = r"[-+]?\d+(?:\.\d+)?"
 _DATE: Final = r"\d{{1,2}}{0}\d{{1,2}}{0}\d{{4}}"
-_TIMES: Final[Mapping[str, str]] = {"": "", r" \d{1,2}:\d\d": " %H:%M", r" \d{1,2}:\d\d:\d\d": " %H:%M:%S"}
+_TIMES: Final[Mapping[str, str]] = {
+    "": "",
+    r" \d{1,2}:\d\d": " %H:%M",
+    r" \d{1,2}:\d\d:\d\d": " %H:%M:%S",
+    r" \d{1,2}:\d\d [AP]M": " %I:%M %p",
+    r" \d{1,2}:\d\d:\d\d [AP]M": " %I:%M:%S %p",
+}
 """Patterns of times, with their formats."""
 _DAY: Final = r"\d{4}-\d\d-\d\d"
 _ZONED: Final[Mapping[str, str]] = {
@@ -60,6 +72,10 @@ _ZONED: Final[Mapping[str, str]] = {
 }
 """Patterns of times with zones, with conversions."""
 _ZONE: Final = lazy_pattern(r"(?:Z|[+-][\d:]+)\Z")
+
+
+_EMPTY: Final = {"kind": "STRING", "text": ""}
+"""The literal '' in the syntax tree."""
 
 
 class _Operand(NamedTuple):
@@ -75,8 +91,8 @@ class _Form(NamedTuple):
     """What the texts of a column are."""
 
     what: str
-    pattern: str
-    """The pattern of every text, in the syntax of RE2."""
+    test: str
+    """SQL of an aggregate with `{0}` for the text: whether all texts have the form."""
     conversions: tuple[str, ...]
     """SQL with `{0}` for the column; of several, the texts do not say which one is meant."""
     is_castable: bool = False
@@ -108,7 +124,31 @@ def explain_text_order(
         for table, texts in _locate(database, meant, nodes, tables):
             form = _find_form(database, table, texts, missing)
             if form and not (is_cast and form.is_castable):
-                return _describe(form, operand, _read_texts(database, table, texts, missing)[0])
+                column = _write_name(database, operand)
+                return _describe(form, column, _read_texts(database, table, texts, missing)[0])
+    return None
+
+
+def explain_empty_cells(
+    database: "DuckDBPyConnection",
+    nodes: Sequence[Node],
+    tables: Mapping[str, Mapping[str, str]],
+    texts: Collection[str],
+) -> str | None:
+    """Explain that a query compares empty cells, which are NULL in the tables of `texts`, with ''; else None."""
+    if any(node.get("type") == "OPERATOR_IS_NULL" for node in nodes):
+        return None
+    compared = [node for node in nodes if node.get("type") == "COMPARE_EQUAL"]
+    sides = [(node[one], node[other]) for node in compared for one, other in (("left", "right"), ("right", "left"))]
+    for column, text in sides:
+        operand = _read(column) if text.get("literal") == _EMPTY else None
+        located = _locate(database, operand, nodes, tables) if operand else ()
+        for table, name in located if all(found[0] in texts for found in located) else ():
+            counts = f"count(*) FILTER ({name} = ''), count(*) FILTER ({name} IS NULL)"
+            empty, missing = database.execute(f"SELECT {counts} FROM {quote_name(table)}").fetchone() or (0, 0)  # noqa: S608  # quoted names
+            if missing and not empty:
+                shown = sanitize(name)
+                return f"Empty cells are NULL: write {shown} IS NULL in place of {shown} = ''."
     return None
 
 
@@ -208,7 +248,7 @@ def _list_sorted_by_number(node: Node) -> Iterator[Any]:
 
 def _read_texts(database: "DuckDBPyConnection", table: str, texts: str, missing: Sequence[str]) -> list[str]:
     """The first texts of a column, the shortest and the longest, without missing values."""
-    begin = f"left({{0}}, {_MAX_SAMPLED})"
+    begin = f"left({{0}}, {MAX_ORDERED})"
     first = database.execute(f"{_select(begin, table, texts, missing)} LIMIT {_SAMPLED}").fetchall()
     ends = f"unnest([min_by({begin}, length({{0}})), max_by({begin}, length({{0}}))])"
     rows = first and first + database.execute(_select(ends, table, texts, missing)).fetchall()
@@ -222,14 +262,19 @@ def _select(what: str, table: str, texts: str, missing: Sequence[str]) -> str:
 
 
 def _find_form(database: "DuckDBPyConnection", table: str, texts: str, missing: Sequence[str]) -> _Form | None:
-    """What all texts of a column are; None for texts that are neither numbers nor dates."""
+    """What all texts of a column are; None for texts that are neither numbers, dates nor versions."""
     read = _read_texts(database, table, texts, missing)
-    form = _find_number(read) or _find_date(read) or _find_zoned(read)
+    finders = (_find_number, _find_date, _find_zoned, _find_named_date, _find_version)
+    form = next(filter(None, (find(read) for find in finders)), None)
     if form is None:
         return None
-    test = f"bool_and(regexp_full_match({{0}}, {quote_text(form.pattern.replace('{', '{{').replace('}', '}}'))}))"
-    found = database.execute(_select(test, table, texts, missing)).fetchone()
+    found = database.execute(_select(form.test, table, texts, missing)).fetchone()
     return form if found and found[0] else None
+
+
+def _test_pattern(pattern: str) -> str:
+    """The SQL that tests whether texts match a pattern in the syntax of RE2."""
+    return f"bool_and(regexp_full_match({{0}}, {quote_text(pattern.replace('{', '{{').replace('}', '}}'))}))"
 
 
 def _match_all(pattern: str, texts: Sequence[str]) -> bool:
@@ -239,7 +284,7 @@ def _match_all(pattern: str, texts: Sequence[str]) -> bool:
 
 def _find_number(texts: Sequence[str]) -> _Form | None:
     """The form of numbers that are not compared right as texts; None for other texts, and for codes such as `007`."""
-    if any(re.search(r"(?<![\d.,])0\d", text) for text in texts):
+    if any(re.search(r"(?<![\d., '\u00a0\u202f])0\d", text) for text in texts):
         return None
     point = "TRY_CAST(regexp_replace({0}, '[^0-9.-]', '', 'g') AS DOUBLE)"
     comma = "TRY_CAST(replace(regexp_replace({0}, '[^0-9,-]', '', 'g'), ',', '.') AS DOUBLE)"
@@ -249,10 +294,10 @@ def _find_number(texts: Sequence[str]) -> _Form | None:
         if not has_comma and len(widths) == 1 and not any("-" in text for text in texts):
             return None  # such as postal codes: the order of the texts is that of the numbers
         if _match_all(_PLAIN, texts):
-            return _Form("numbers", _PLAIN, ("TRY_CAST({0} AS DOUBLE)",), is_castable=True)
+            return _Form("numbers", _test_pattern(_PLAIN), ("TRY_CAST({0} AS DOUBLE)",), is_castable=True)
         may_be_comma = has_comma and _match_all(_COMMA, texts)
-        return _Form("numbers", _POINT, (point, comma) if may_be_comma else (point,))
-    return _Form("numbers", _COMMA, (comma,)) if has_comma and _match_all(_COMMA, texts) else None
+        return _Form("numbers", _test_pattern(_POINT), (point, comma) if may_be_comma else (point,))
+    return _Form("numbers", _test_pattern(_COMMA), (comma,)) if has_comma and _match_all(_COMMA, texts) else None
 
 
 def _find_date(texts: Sequence[str]) -> _Form | None:
@@ -264,7 +309,8 @@ def _find_date(texts: Sequence[str]) -> _Form | None:
             formats = [sign.join(order) + time_format for order in (("%d", "%m", "%Y"), ("%m", "%d", "%Y"))]
             is_possible = [all(int(pair[at]) <= 12 for pair in numbers) for at in (1, 0)]  # noqa: PLR2004  # months
             possible = formats[:1] if sign == "." else [f for f, fits in zip(formats, is_possible, strict=True) if fits]
-            return _Form("dates", pattern, tuple(f"try_strptime({{0}}, '{f}')" for f in possible)) if possible else None
+            conversions = tuple(f"try_strptime({{0}}, '{f}')" for f in possible)
+            return _Form("dates", _test_pattern(pattern), conversions) if possible else None
     return None
 
 
@@ -275,14 +321,43 @@ def _find_zoned(texts: Sequence[str]) -> _Form | None:
     offsets = {zone.replace("Z", "+00").replace(":", "").ljust(len("+0000"), "0") for zone in zones}
     if pattern is None or len(offsets) == 1:
         return None
-    return _Form("times of several zones", pattern, (_ZONED[pattern],), is_castable=True)
+    return _Form("times of several zones", _test_pattern(pattern), (_ZONED[pattern],), is_castable=True)
 
 
-def _describe(form: _Form, operand: _Operand, text: str) -> str:
-    names = (name if re.fullmatch(r"(?!\d)\w+", name) else quote_name(name) for name in operand.names)
-    column = ".".join(names) + operand.keys
+def _find_named_date(texts: Sequence[str]) -> _Form | None:
+    """The form of dates with the name of the month; None for other texts, and for different times of one day."""
+    formats = dict.fromkeys(map(find_date_format, texts))
+    written = [form for form in formats if form]
+    if not written or len(written) < len(formats) or len(written) > _MAX_FORMATS:
+        return None
+    converted = ", ".join(f"try_strptime({{0}}, '{form}')" for form in written)  # a list of formats mixes their zones
+    conversion = f"coalesce({converted})" if len(written) > 1 else converted
+    day = "{0}" if "%p" in converted else r"regexp_replace({0}, '\d\d:\d\d(:\d\d)?', '')"
+    return _Form("dates", f"bool_and({conversion} IS NOT NULL) AND count(DISTINCT {day}) > 1", (conversion,))
+
+
+def _find_version(texts: Sequence[str]) -> _Form | None:
+    """The form of versions of three numbers, some of which have more digits than others; None for other texts."""
+    widths = {tuple(map(len, text.removeprefix("v").split("."))) for text in texts}
+    if len(widths) == 1 or not _match_all(_VERSION, texts):
+        return None
+    return _Form("versions", _test_pattern(_VERSION), ("TRY_CAST(string_split(ltrim({0}, 'v'), '.') AS INT[])",))
+
+
+def _write_name(database: "DuckDBPyConnection", operand: _Operand) -> str:
+    """The name of an operand in SQL."""
+    select = "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category = 'reserved'"
+    keywords = {str(keyword) for (keyword,) in database.execute(select).fetchall()}
+    names = (
+        name if re.fullmatch(r"(?!\d)\w+", name) and name.lower() not in keywords else quote_name(name)
+        for name in operand.names
+    )
+    return ".".join(names) + operand.keys
+
+
+def _describe(form: _Form, column: str, text: str) -> str:
     conversions = " or ".join(conversion.format(column) for conversion in form.conversions)
-    other = "numbers such as 1000.5" if form.what == "numbers" else "dates such as DATE '2026-12-31'"
+    other = _LITERALS.get(form.what, "dates such as DATE '2026-12-31'")
     as_texts = f" To compare the texts, write concat({column})." if form.is_castable else ""
     shown = shorten(text, _MAX_SHOWN)
     return sanitize(

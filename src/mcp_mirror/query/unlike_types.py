@@ -6,8 +6,8 @@ Many servers return large or decimal numbers as texts. So `[?id == `7`]` finds n
 
 import json
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple, TypeGuard
 
 from jmespath import Options
 from jmespath.exceptions import JMESPathError
@@ -16,6 +16,7 @@ from jmespath.visitor import TreeInterpreter
 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.query.missing_keys import NULL, Node, walk
+from mcp_mirror.query.text_order import read_order
 from mcp_mirror.system.patterns import lazy_pattern
 
 _MAX_TEXT: Final = 40
@@ -24,6 +25,8 @@ _NUMBER: Final = lazy_pattern(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9
 
 _ORDERED: Final[Mapping[str, slice]] = {"sort": slice(None), "max": slice(-1, None), "min": slice(1)}
 """Functions that order values, also with `_by`, and the part of the ordered values that they return."""
+_PICKED: Final[Mapping[str, Callable[..., Any]]] = {"sort": sorted, "max": max, "min": min}
+"""The same functions of Python."""
 
 
 class _Pair(NamedTuple):
@@ -65,13 +68,20 @@ class _LenientInterpreter(TreeInterpreter):
 
 
 class _CheckedFunctions(Functions):
-    """The functions of JMESPath; those that order numbers in texts letter by letter fail if that order is wrong."""
+    """The functions of JMESPath; those that order numbers in texts letter by letter fail if that order is wrong.
+
+    Dates, versions, and amounts of one unit have their own order.
+    """
 
     def call_function(self, function_name: str, resolved_args: Iterable[Any]) -> Any:
         found = super().call_function(function_name, resolved_args)
-        if returned := _ORDERED.get(function_name.removesuffix("_by")):
-            keys, *by = resolved_args
-            _check_order((by[0].visit(by[0].expression, item) for item in keys) if by else keys, returned)
+        if returned := _ORDERED.get(name := function_name.removesuffix("_by")):
+            items, *by = resolved_args
+            keys = [by[0].visit(by[0].expression, item) for item in items] if by else items
+            if order := read_order(keys):
+                picked = _PICKED[name](range(len(items)), key=order.__getitem__)
+                return items[picked] if isinstance(picked, int) else [items[at] for at in picked]
+            _check_order(keys, returned)
         return found
 
 
@@ -83,6 +93,7 @@ class _CheckedInterpreter(TreeInterpreter):
         if node["value"] in ("eq", "ne"):
             return super().visit_comparator(node, value)
         sides = [self.visit(child, value) for child in node["children"]]
+        sides = list(read_order(sides) or sides)
         _check_order(sides, slice(None))
         literals: list[Any] = [{"type": "literal", "value": side, "children": []} for side in sides]
         return super().visit_comparator({"type": node["type"], "value": node["value"], "children": literals}, value)
@@ -103,7 +114,7 @@ def _check_order(keys: Iterable[Any], returned: slice) -> None:
     """Check that a part of ordered texts is the same in the order of numbers, if all of them are numbers."""
     texts: list[str] = []
     for key in keys:
-        if not isinstance(key, str) or len(key) > _MAX_TEXT or not _NUMBER.fullmatch(key):
+        if not is_number(key):
             return
         texts.append(key)
     for text, number in zip(sorted(texts)[returned], sorted(texts, key=float)[returned], strict=True):
@@ -144,5 +155,9 @@ def _find_pair(sides: list[Any], literal: list[bool]) -> _Pair | None:
 def _is_written_alike(text: str, other: Any) -> bool:
     if other is None or isinstance(other, bool):
         return text.lower() == json.dumps(other)
-    is_number = len(text) <= _MAX_TEXT and _NUMBER.fullmatch(text)
-    return bool(is_number and json.loads(text) == other)
+    return is_number(text) and bool(json.loads(text) == other)
+
+
+def is_number(value: object) -> TypeGuard[str]:
+    """Whether a value is a text with a number."""
+    return isinstance(value, str) and len(value) <= _MAX_TEXT and _NUMBER.fullmatch(value) is not None

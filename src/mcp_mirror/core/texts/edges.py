@@ -127,22 +127,23 @@ def _take_error(errors: Errors | None, count: int, take: Take) -> Sequence[str]:
 def show_around_data(head: str, end: str, data: bytes, take: Take) -> tuple[Sequence[str], Sequence[str]]:
     """The lines of a text before and after its data while there is room: a sentence, or how to get more rows.
 
-    `end` is empty if the head is the whole text. `data` is JSON, which the text may have in the notation of Python.
+    `end` is empty if the head is the whole text. `data` is JSON, which the text may have in the notation of Python
+    or in a JSON string.
     """
     tail = end or head
     first, last = data[:_MARK].decode(errors="ignore"), data[-_MARK:].decode(errors="ignore")
     if first not in head:
-        first = f"\n{first[0]}"
+        first = f'\n"{first[0]}' if f'\n"{first[0]}' in head else f"\n{first[0]}"
     if last not in tail:
-        last = f"{last[-1]}\n"
+        last = f'{last[-1]}"\n' if f'{last[-1]}"\n' in tail else f"{last[-1]}\n"
     before = head.partition(first)[0] if first in head else ""
     after = tail.rpartition(last)[2] if last in tail else ""
     return _take_lines(split_lines(before)[:_TAIL_LINES], take), _take_lines(split_lines(after)[-_TAIL_LINES:], take)
 
 
 def _take_lines(lines: Iterable[str], take: Take) -> Sequence[str]:
-    """The lines for which there is room, without empty ones and the marks of code blocks."""
-    texts = (line for line in lines if line.strip() and not line.lstrip().startswith("```"))
+    """The lines for which there is room, without empty ones, single quotation marks and the marks of code blocks."""
+    texts = (line for line in lines if line.strip(' \t\r"') and not line.lstrip().startswith("```"))
     return [*filter(take, (cut(line, _MAX_LINE) for line in texts))]
 
 

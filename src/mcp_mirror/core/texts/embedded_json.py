@@ -16,8 +16,8 @@ MAX_SEARCHED_BYTES: Final = 1 << 20
 """Bytes of a text in which callers outside a worker process look for JSON."""
 _HEAD: Final = 4000
 """Characters in which JSON after a heading begins."""
-_CONTAINER: Final = lazy_pattern(r"^[ \t]*[\[{]", re.MULTILINE)
-"""The first line of an object or an array."""
+_CONTAINER: Final = lazy_pattern(r"^[ \t]*\"?[\[{]", re.MULTILINE)
+"""The first line of an object or an array, also in a JSON string."""
 _NEXT_CONTAINER: Final = lazy_pattern(r"\n[ \t]*[\[{]")
 _NEXT_START: Final = lazy_pattern(r"\n(?=[\[{])")
 """The line end before the next of several objects and arrays."""
@@ -107,7 +107,13 @@ def _read_several(text: str) -> bytes | None:
 
 
 def read_container(text: str) -> bytes | None:
-    """A text that is an object or an array, also as Python prints it, as JSON; None for any other text."""
+    """A text that is an object or an array as JSON; None for any other text.
+
+    It may be written as Python prints it, or as a JSON string, as `JSON.stringify` of a browser's result makes it.
+    """
+    if text.lstrip()[:2] in ('"[', '"{'):
+        inner: str | None = decode_as(text.strip().encode("utf-8", "surrogatepass"), str)
+        return read_json_container(inner or "")
     return read_json_container(text) or translate_python_literal(text)
 
 

@@ -92,6 +92,7 @@ _ADVICE: Final[Mapping[str, str]] = {
 """Parts of messages of exceptions, with advice."""
 _TEXT_FOR_ROWS: Final = (
     "string indices must be integers",
+    "string index out of range",
     "'str' object has no attribute",
     "'str' object is not a mapping",
 )

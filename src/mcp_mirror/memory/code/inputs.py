@@ -2,6 +2,7 @@
 
 import json
 import keyword
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -30,6 +31,7 @@ from mcp_mirror.payload.json_spans import items, kind_at, members_with_offsets, 
 from mcp_mirror.payload.json_strings import text_start
 from mcp_mirror.query.texts import decode_string
 from mcp_mirror.settings.labels import Labels
+from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.system.slices import run_by_size
 from mcp_mirror.types import Buffer, Descriptor, Member, Span
 from mcp_mirror.workers.sql import TableValue
@@ -47,6 +49,8 @@ _MAX_FIELD: Final = 60
 """Characters of a field's name in an error."""
 _MAX_ADVICE: Final = 400
 """Characters of the place of rows or a text in an error."""
+_QUOTED: Final = lazy_pattern(r"^[ \t]*(\"[\[{].*\")[ \t\r]*$", re.MULTILINE)
+"""A line that is a JSON string with an object or an array."""
 _START: Final = 64
 """Bytes of a text that show whether it begins as JSON."""
 
@@ -180,8 +184,8 @@ def describe_text(name: str, blob: Buffer, *, only_csv: bool = False) -> str | N
     variable = name if name.isidentifier() else "text"
     if form.startswith(JSON_LINES):
         return f"{described}: its values are [json.loads(line) for line in {variable}.splitlines(){below}]."
-    if part := _find_json(blob[span.start : span.stop]):
-        return f"{described}: after `import json`, its JSON is json.loads({variable}[{part.start}:{part.stop}])."
+    if part := _find_json(blob[span.start : span.stop], variable):
+        return f"{described}: after `import json`, its JSON is json.loads({part})."
     return f"{described}: its lines are {variable}.splitlines()."
 
 
@@ -204,12 +208,18 @@ def _count_lines_below(heading: str, end: str) -> int:
     return len(end[end.rfind(f"\n{mark}") + 1 :].splitlines()) if mark and f"\n{mark}" in end else 0
 
 
-def _find_json(literal: Buffer) -> Span | None:
-    """The span, in characters, of JSON in a text after a heading or in a code block; None without such a part."""
+def _find_json(literal: Buffer, variable: str) -> str | None:
+    """The code of JSON after a heading, in a code block or in a JSON string; None for a text without it."""
     found = find_embedded_json(literal) if len(literal) <= MAX_SEARCHED_BYTES else None
-    json_text = str(found or b"", "utf-8")
-    start = decode_string(literal).removeprefix("\ufeff").find(json_text) if json_text else -1
-    return None if start < 0 else Span(start, len(json_text))
+    text = decode_string(literal).removeprefix("\ufeff")
+    if not found:
+        return None
+    json_text = found.decode()
+    if (start := text.find(json_text)) >= 0:
+        return f"{variable}[{start}:{start + len(json_text)}]"
+    quoted = _QUOTED.search(text)
+    is_same = quoted is not None and read_container(quoted[1]) == found
+    return f"json.loads({variable}[{quoted.start(1)}:{quoted.end(1)}])" if quoted and is_same else None
 
 
 def describe_keys(name: str, blob: Buffer) -> str | None:

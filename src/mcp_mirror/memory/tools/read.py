@@ -6,7 +6,7 @@ from mcp_mirror.core.amounts import format_bytes, format_time
 from mcp_mirror.core.value_sizes import count_value_tokens
 from mcp_mirror.memory.tools.lookup import count_shown_bytes, find_argument, is_media, query_value
 from mcp_mirror.memory.tools.tool import Arguments, Content, ToolInput, build_answer_content, build_text_content
-from mcp_mirror.query.grep import Search
+from mcp_mirror.query.grep import Search, list_forms
 from mcp_mirror.query.lines import measure_pattern
 from mcp_mirror.query.shape import Shape
 from mcp_mirror.query.windows import Unit, Window
@@ -73,8 +73,10 @@ async def grep(call: ToolInput) -> Content:
         budget=call.memory.budget,
         path=str(found_value.path),
     )
-    # Without a match, it is searched once more in other case.
-    cost = 2 * (len(found_value.blob) + _STEP_COST * measure_pattern(search.pattern))
+    # Without a match, it is searched once more in other case, and in other Unicode forms.
+    cost = (1 + len(list_forms(search.pattern))) * (
+        len(found_value.blob) + _STEP_COST * measure_pattern(search.pattern)
+    )
     if found_value.kind != "text" and cost <= INLINE_BYTES and not has_few_parts(found_value.blob):
         cost = INLINE_BYTES + 1  # the location of each match is found through all objects and arrays around it
     return build_answer_content(await query_value(call, found_value, search, cost))

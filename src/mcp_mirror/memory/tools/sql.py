@@ -52,9 +52,14 @@ _NO_TABLE: Final = (
 )
 _SELECT: Final = lazy_pattern(r"\s*(?:select|with|from)\s+[\w*\"]", re.IGNORECASE)
 """The beginning of an SQL query, which no JMESPath expression has."""
-_TABLE: Final = lazy_pattern(r"\b(?:from|join)\s+([a-z_]\w*)", re.IGNORECASE | re.ASCII)
-"""A name from which a query reads rows."""
-_CTE: Final = lazy_pattern(r"\b([a-z_]\w*)\s+as\s+\(", re.IGNORECASE | re.ASCII)
+_TABLE: Final = lazy_pattern(
+    r"(?:\A\s*(?:describe|pivot|summarize)|(?<!distinct )\b(?:from|join))\s+([a-z_]\w*+)(?!\s*\()",
+    re.IGNORECASE | re.ASCII,
+)
+"""A name from which a query reads rows, not that of a function such as `UNNEST`."""
+_PART_OF: Final = lazy_pattern(r"\b(?:extract|overlay|substring|trim)\s*\([^()]*\bfrom\b", re.IGNORECASE)
+"""A function in which `FROM` follows a unit, as in `EXTRACT(year FROM "at")`."""
+_CTE: Final = lazy_pattern(r"\b([a-z_]\w*+)(?:\s*\([^()]*\))?\s+as\s*\(", re.IGNORECASE | re.ASCII)
 """The name of a common table expression."""
 _NOT_JMESPATH: Final = (
     "`expression` is JMESPath, not SQL. Give the query as `sql`, and the value by the name of its table in `inputs`, "
@@ -107,7 +112,8 @@ def _name_only_table(arguments: Arguments) -> bytes:
         ToolError: The query reads no table or several, or the table has a name that an input cannot have.
     """
     sql = arguments.code("sql")[:_MAX_SQL]
-    names = {name.casefold() for name in _TABLE.findall(sql)} - {name.casefold() for name in _CTE.findall(sql)}
+    read = _PART_OF.sub("", sql)
+    names = {name.casefold() for name in _TABLE.findall(read)} - {name.casefold() for name in _CTE.findall(sql)}
     if len(names) != 1:
         raise ToolError(_NO_TABLE)
     return msgspec.json.encode({names.pop(): arguments.text(PATH)})
