@@ -18,7 +18,8 @@ import msgspec
 import pytest
 from samples import sample
 
-from mcp_mirror.query.sql import SqlFailure, lock_database, open_database, run_sql
+from mcp_mirror.query.sql import lock_database, open_database, run_sql
+from mcp_mirror.query.sql_errors import SqlFailure
 from mcp_mirror.query.sql_tables import TableSource, load_table
 from mcp_mirror.types import FileSpan, Span
 
@@ -632,6 +633,12 @@ def test_an_object_whose_arrays_do_not_fit_each_other_is_one_row(value: dict[str
     assert rows("SELECT count(*) AS n FROM t", t=value) == [{"n": 1}]
 
 
+def test_a_count_of_an_object_is_that_of_its_only_rows() -> None:
+    for value in (PAGE, {"total": 2, "rows": [{"a": [{"b": 1}]}, {"a": []}]}):
+        assert rows("SELECT count(*) AS n FROM t", t=value) == [{"n": 2}]
+    assert rows("SELECT count(*) AS n FROM t WHERE page = 1", t=PAGE) == [{"n": 1}]
+
+
 def test_a_count_of_an_object_is_refused_with_the_key_of_its_rows() -> None:
     page = {"few": [{"a": 1}, {"a": 2}], "rows": [{"id": number} for number in range(200)], "total": 200}
     for sql in ("SELECT count(*) FROM t", "FROM T SELECT count() AS n"):
@@ -821,15 +828,51 @@ def test_the_error_of_a_text_in_double_quotes_says_how_texts_are_written(sql: st
     assert " a text has single quotes: 'Paid'. Tables: " in message
 
 
+PAGE = {"page": 1, "tags": ["a"], "hits": [{"id": 1, "state": "open"}, {"id": 2, "state": "done"}]}
+METRICS = {"type": "vector", "result": [{"metric": {"mode": "idle"}, "value": [1, "2"]}]}
+NESTED = {"success": True, "data": {"count": 2, "a/b": {"rows": [{"id": 1, "email": "x"}, {"id": 2}]}}}
+LISTS = {"open": [{"id": 1, "due": 5}], "done": [{"id": 2}, {"id": 3}]}
+FORMS = ["{}", "Found 2 rows\n{}", "```json\n{}\n```"]
+
+
+@pytest.mark.parametrize(
+    ("value", "sql", "found"),
+    [
+        (PAGE, "SELECT count(*) AS n FROM t WHERE state = 'open'", [{"n": 1}]),
+        (PAGE, "SELECT x.ID FROM t x ORDER BY x.id DESC", [{"id": 2}, {"id": 1}]),
+        (PAGE, "WITH c AS (SELECT id FROM t) SELECT sum(id) AS s FROM c", [{"s": 3}]),
+        (PAGE, "SELECT a.id FROM t a JOIN t b ON a.id = b.id + 1", [{"id": 2}]),
+        (PAGE, "SELECT page FROM t", [{"page": 1}]),
+        (METRICS, "SELECT metric.mode AS mode FROM t", [{"mode": "idle"}]),
+        (NESTED, "SELECT count(email) AS n, count(*) AS c FROM t", [{"n": 1, "c": 2}]),
+        (LISTS, "SELECT due FROM t", [{"due": 5}]),
+    ],
+)
+@pytest.mark.parametrize("form", FORMS)
+def test_an_object_is_the_table_of_the_only_rows_that_a_query_names(
+    value: dict[str, Any], sql: str, found: list[Any], form: str
+) -> None:
+    assert rows(sql, t=value) == found
+    assert rows(sql, t=form.format(json.dumps(value))) == found
+
+
+def test_two_objects_are_the_tables_of_their_rows() -> None:
+    users = {"users": [{"uid": 1, "name": "Ann"}, {"uid": 2, "name": "Bob"}]}
+    sql = "SELECT u.name, t.state FROM t JOIN u ON t.id = u.uid ORDER BY 1"
+    assert rows(sql, t=PAGE, u=users) == [{"name": "Ann", "state": "open"}, {"name": "Bob", "state": "done"}]
+
+
+def test_numbers_in_texts_of_the_rows_in_an_object_are_explained() -> None:
+    prices = {"rows": [{"price": "9.50"}, {"price": "10.20"}]}
+    assert "Write TRY_CAST(price AS DOUBLE)" in failure("SELECT max(price) FROM t", t=prices).message
+
+
 def test_an_object_in_place_of_its_rows_is_explained() -> None:
-    page = {"page": 1, "tags": ["a"], "hits": [{"id": 1, "state": "open"}]}
-    message = failure("SELECT count(*) FROM p WHERE state = 'open'", p=page).message
-    assert ' "p" has rows in its column "hits": add the key to its path in `inputs`. Tables: p(page' in message
-    assert "has rows" not in failure("SELECT nothing FROM p", p=page["hits"]).message
-    metrics = {"type": "vector", "result": [{"metric": {"mode": "idle"}, "value": [1, "2"]}]}
-    message = failure("SELECT metric.mode FROM m", m=metrics).message
-    assert ' "m" has rows in its column "result": add the key to its path in `inputs`. Tables: m(type' in message
-    assert rows("SELECT metric.mode AS mode FROM m", m=metrics["result"]) == [{"mode": "idle"}]
+    for sql in ("SELECT page, id FROM p", "SELECT id, nothing FROM p", "SELECT id FROM p UNION SELECT page FROM p"):
+        message = failure(sql, p=PAGE).message
+        assert ' "p" has rows in its column "hits": add the key to its path in `inputs`. Tables: p(page' in message
+    assert ' "t" has rows in its column "open": ' in failure("SELECT id FROM t", t=LISTS).message
+    assert "has rows" not in failure("SELECT nothing FROM p", p=PAGE["hits"]).message
     prices = {"symbol": "ACME", "daily": {f"2025-01-{day:02d}": {"open": 1.5} for day in range(1, 29)}}
     message = failure("SELECT max(open) FROM p", p=prices).message
     assert ' "p" has rows in its column "daily": add the key to its path in `inputs`. Tables: p(symbol' in message
@@ -852,16 +895,16 @@ def test_rows_that_are_arrays_are_explained(cells: list[Any]) -> None:
 
 
 def test_rows_in_an_object_in_a_column_are_named() -> None:
-    answer = {"success": True, "data": {"count": 2, "a/b": {"rows": [{"id": 1, "email": "x"}, {"id": 2}]}}}
-    message = failure("SELECT count(email) FROM t", t=answer).message
+    message = failure("SELECT email, success FROM t", t=NESTED).message
     assert ' "t" has rows in "data/a~1b/rows": add this to its path in `inputs`. Tables: t(success' in message
 
 
 @pytest.mark.parametrize("inner", [{"rows": OBJECTS, "n": 2}, {"n": 2, "data": {"rows": OBJECTS}}])
-@pytest.mark.parametrize("form", ["Found 2 rows\n{}", "```json\n{}\n```", "{}"])
+@pytest.mark.parametrize("form", FORMS)
 def test_rows_in_a_text_are_explained_by_a_query_that_reads_them(inner: dict[str, Any], form: str) -> None:
     text = form.format(json.dumps(inner))
-    advice = re.search(r'The rows of "t" are (FROM .*\))\. Tables: ', failure("SELECT id FROM t", t=text).message)
+    message = failure("SELECT id, n FROM t", t=text).message
+    advice = re.search(r'The rows of "t" are (FROM .*\))\. Tables: ', message)
     assert advice
     assert rows(f"SELECT id, name {advice[1]}", t=text) == OBJECTS
 
@@ -925,8 +968,9 @@ def test_errors_are_bounded() -> None:
     assert len(failure("SELECT nope FROM o", o=wide).message) < 1800
     assert len(failure("SELECT error(repeat('x', 100000))", o=wide).message) < 450
     key = "k" * 5_000
-    assert f'rows in its column "{key[:80]}...": ' in failure("SELECT id FROM o", o={key: [{"id": 1}], "n": 1}).message
-    assert len(failure("SELECT id FROM o", o=json.dumps({key: [{"id": 1}], "n": 1})).message) < 2500
+    wrapped = {key: [{"id": 1}], "n": 1}
+    assert f'rows in its column "{key[:80]}...": ' in failure("SELECT id, n FROM o", o=wrapped).message
+    assert len(failure("SELECT id, n FROM o", o=json.dumps(wrapped)).message) < 2500
     assert len(failure("SELECT id FROM o", o=[{key: '{"id": 1}'}]).message) < 2500
 
 

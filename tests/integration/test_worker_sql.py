@@ -18,7 +18,7 @@ from tests.load import find_longest_stall
 from worker_texts import ReportedText
 
 from mcp_mirror.payload.spool import Spool
-from mcp_mirror.query.sql import SqlFailure
+from mcp_mirror.query.sql_errors import SqlFailure
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.event_loop import MeasuredLoop, measure_stalls

@@ -19,7 +19,7 @@ from mcp_mirror.memory.tools.lookup import PATH
 from mcp_mirror.memory.tools.query import query
 from mcp_mirror.memory.tools.save import NewValue, save_and_reply, save_hidden, show
 from mcp_mirror.memory.tools.tool import Arguments, Content, MemoryTool, ToolInput, build_answer_content
-from mcp_mirror.query.sql import SqlFailure
+from mcp_mirror.query.sql_errors import SqlFailure
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer

@@ -1,0 +1,238 @@
+"""Explains why an SQL query failed, such as at an unknown name, or why it counts an object in place of its rows."""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from mcp_mirror.core.amounts import shorten
+from mcp_mirror.core.texts.embedded_json import read_json_container
+from mcp_mirror.paths import escape_token
+from mcp_mirror.payload.json_spans import read_keys
+from mcp_mirror.query.sql_files import quote_name, quote_text
+from mcp_mirror.query.sql_rows import HIDDEN, list_rows
+from mcp_mirror.query.sql_tables import MISSING, explain_lines
+from mcp_mirror.security.sanitize import sanitize
+from mcp_mirror.system.patterns import lazy_pattern
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+_NAME: Final = r"(?:\"(?:[^\"]|\"\")*\"|\w+)"
+"""A name in the type of an object."""
+_ROWS: Final = lazy_pattern(
+    r"STRUCT\(.*\)\[\]|MAP\(VARCHAR, STRUCT\(.*\)\)"
+    rf"|STRUCT\({_NAME} (STRUCT\(.*?\))(?:, {_NAME} \1){{3}}.*"
+    rf"|STRUCT\({_NAME} \w+\[\](?:, {_NAME} \w+\[\])+\)",
+    re.DOTALL,
+)
+"""The type of a column with rows: an array of objects, or an object of objects or of arrays."""
+_OBJECTS: Final = lazy_pattern(r"STRUCT\(.*\)\[\]", re.DOTALL)
+"""The type of a column with an array of objects."""
+_NAME_ERRORS: Final = ("BinderException", "CatalogException")
+"""Errors for which the existing tables and columns are named."""
+_CELLS: Final = "json[1] is the first cell of a row, and json[1]::DOUBLE a number."
+UNKNOWN_NAME: Final = lazy_pattern(r'(?:column named|Referenced column|Referenced table) "([^"]+)"')
+"""The name in errors such as `Table "o" does not have a column named "x"`, or of `metric.mode` without a `metric`."""
+_UNKNOWN_TABLE: Final = "Referenced table"
+_MISSING_FIELD: Final = lazy_pattern(r"Cannot extract field '([^']+)'")
+"""The key in the error of `note.gift` if the column has no objects."""
+_UNCONVERTED: Final = lazy_pattern(r"Could not convert string '([^']*)'")
+"""The text in errors such as `Could not convert string 'NA' to INT64`."""
+_ERROR_CHARACTERS: Final = 400
+_REASON_CHARACTERS: Final = 800
+_SCHEMA_CHARACTERS: Final = 1200
+_TYPE_CHARACTERS: Final = 80
+
+
+class SqlFailure(msgspec.Struct, frozen=True):
+    """Why a query failed."""
+
+    message: str
+    """One or two sentences, which may contain parts of values."""
+    kind: str
+    is_mistake: bool = False
+    """The query itself is wrong. It did not run, and the message does not depend on values."""
+    is_limit: bool = False
+    """The query exceeded a limit. The message contains no parts of values."""
+
+
+def describe_error(database: "DuckDBPyConnection", error: Exception, sql: str, texts: Collection[str]) -> SqlFailure:
+    """Describe an error of the database, with the tables and columns that exist; `texts` are the tables of texts."""
+    import duckdb  # noqa: PLC0415  # an extra
+
+    kind = type(error).__name__
+    message = shorten_error(str(error))
+    if kind in _NAME_ERRORS:
+        with suppress(duckdb.Error):  # the transaction was aborted
+            tables = list_columns(database)
+            reason = _explain_name(database, message, tables, sql, texts)
+            message = " ".join(filter(None, (message, reason, _describe_tables(tables))))
+    elif (text := _UNCONVERTED.search(message)) and text[1] in MISSING:
+        message += f" A missing number is NULL: use IS NULL or IS NOT NULL in place of '{text[1]}'."
+    return SqlFailure(message, kind)
+
+
+def _explain_name(
+    database: "DuckDBPyConnection",
+    message: str,
+    tables: Mapping[str, Mapping[str, str]],
+    sql: str,
+    texts: Collection[str],
+) -> str:
+    """Explain why a name of a query is unknown; empty without a reason."""
+    unknown = UNKNOWN_NAME.search(message)
+    missing = None if unknown and _UNKNOWN_TABLE in unknown[0] else unknown
+    reason = _explain_missing(missing[1], tables, sql) if missing else ""
+    if not reason and unknown:
+        explained = (_explain_rows(database, name, tables[name], is_text=name in texts) for name in tables)
+        reason = next(filter(None, explained), "")
+    if not reason and (key := missing or _MISSING_FIELD.search(message)):
+        explained = (_explain_json(database, name, tables[name], key[1], is_text=name in texts) for name in tables)
+        reason = next(filter(None, explained), "")
+    reason = reason or next(filter(None, (_explain_cells(name, tables[name]) for name in tables)), "")
+    return sanitize(shorten(reason, _REASON_CHARACTERS))
+
+
+def _explain_json(
+    database: "DuckDBPyConnection", table: str, columns: Mapping[str, str], missing: str, *, is_text: bool
+) -> str:
+    """Name the column of texts with JSON that have a missing key, or of the one text with JSON; empty without it."""
+    for column in (column for column, kind in columns.items() if kind == "VARCHAR"):
+        name, source = quote_name(column), quote_name(table)
+        select = f"SELECT {name}, count(*) OVER () FROM {source} WHERE {name} IS NOT NULL LIMIT 1"  # noqa: S608  # quoted names
+        text, count = database.execute(select).fetchone() or ("", 0)
+        found = read_json_container(text)
+        if found and found.startswith(b"{") and missing in read_keys(found):
+            return f"{quote_shown(column)} is text with JSON: write {name}->>{quote_text(missing)}."
+        if found and count == 1 and not is_text:
+            place = f"{quote_shown(table)} has JSON in its column {quote_shown(column)}"
+            return f"{place}: add the key to its path in `inputs`."
+    return ""
+
+
+def shorten_error(message: str) -> str:
+    """The first part of an error of DuckDB, on one line."""
+    first = re.split(
+        r"\n\s*(?:\n|LINE \d|Candidate functions|Candidate bindings|Try increasing|Possible Solution| *file =)", message
+    )[0]
+    line = " ".join(re.sub(r' in file "[^"]*"', "", first).split())
+    line = sanitize(shorten(line, _ERROR_CHARACTERS))
+    return line if line.endswith((".", "!", "?")) else f"{line}."
+
+
+def list_columns(database: "DuckDBPyConnection") -> Mapping[str, Mapping[str, str]]:
+    """Return the type of each column of each table."""
+    rows = database.execute(
+        "SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal "
+        "AND NOT starts_with(table_name, ?) ORDER BY table_name, column_index",
+        [HIDDEN],
+    ).fetchall()
+    tables: dict[str, dict[str, str]] = {}
+    for table, column, kind in rows:
+        tables.setdefault(table, {})[column] = kind
+    return tables
+
+
+def quote_shown(name: str) -> str:
+    """A name as errors show it: in quotes, and cut."""
+    return f'"{sanitize(shorten(name, 80))}"'
+
+
+def _explain_missing(missing: str, tables: Mapping[str, Mapping[str, str]], sql: str) -> str:
+    """Name the tables that have a missing column, or explain that a text is in double quotes; empty for any other."""
+    wanted = missing.casefold()
+    owners = [table for table, columns in tables.items() if wanted in {column.casefold() for column in columns}]
+    if owners:
+        have = "has" if len(owners) == 1 else "have"
+        return f"Only {' and '.join(map(quote_shown, owners))} {have} {quote_shown(missing)}."
+    if quote_shown(wanted) in sql.casefold():
+        return f"Double quotes enclose names of columns; a text has single quotes: {quote_text(missing)}."
+    return ""
+
+
+def _explain_rows_of_text(database: "DuckDBPyConnection", table: str, columns: Mapping[str, str]) -> str:
+    """Name the rows in the table of a text, which has no paths below its own, or explain why CSV is a row per line."""
+    if list(columns) == ["line"]:
+        return explain_lines(database, table)
+    for column, kind in columns.items():
+        for keys, _ in list_rows(database.sqltype(kind), (column,)):
+            rows = ".".join(map(quote_name, keys))
+            select = f"SELECT unnest({rows}, max_depth := 2) FROM {quote_name(table)}"  # noqa: S608  # quoted names
+            return f"The rows of {quote_shown(table)} are FROM ({select})."
+    return _explain_cells(table, columns)
+
+
+def _explain_rows(database: "DuckDBPyConnection", table: str, columns: Mapping[str, str], *, is_text: bool) -> str:
+    """Name the column that contains the rows of a table, or explain that they are arrays; empty for other tables."""
+    if is_text:
+        return _explain_rows_of_text(database, table, columns)
+    if rows := next((column for column, kind in columns.items() if _ROWS.fullmatch(kind)), None):
+        return f"{quote_shown(table)} has rows in its column {quote_shown(rows)}: add the key to its path in `inputs`."
+    if rows := next((column for column, kind in columns.items() if kind.endswith("[][]")), None):
+        return (
+            f"{quote_shown(table)} has rows as arrays in its column {quote_shown(rows)}: add the key to its path in "
+            f"`inputs`. Then {_CELLS}"
+        )
+    for column, kind in columns.items():
+        for keys, _ in list_rows(database.sqltype(kind), (column,)):
+            location = "/".join(map(escape_token, keys))
+            return f"{quote_shown(table)} has rows in {quote_shown(location)}: add this to its path in `inputs`."
+    return _explain_cells(table, columns) or _explain_mixed_items(database, table, columns)
+
+
+def explain_count(
+    database: "DuckDBPyConnection", nodes: Sequence[Mapping[str, Any]], objects: Mapping[str, Mapping[str, str]]
+) -> tuple[str, str] | None:
+    """The table of an object if a query only counts its one row, and its rows are in a column; None for any other.
+
+    `objects` has the columns of the tables of objects. The second text is an error that explains it.
+    """
+    functions = {node.get("function_name") for node in nodes}
+    if "count_star" not in functions or any(node.get("class") == "COLUMN_REF" for node in nodes):
+        return None
+    read = {str(node["table_name"]).casefold() for node in nodes if node.get("type") == "BASE_TABLE"}
+    for table in objects:
+        columns = [column for column, kind in objects[table].items() if _OBJECTS.fullmatch(kind)]
+        if not columns or table.casefold() not in read:
+            continue
+        sizes = ", ".join(f"any_value(len({quote_name(column)}))" for column in columns)
+        count, *found = database.execute(f"SELECT count(*), {sizes} FROM {quote_name(table)}").fetchone() or (0,)  # noqa: S608  # quoted names
+        size, column = max(zip((size or 0 for size in found), columns, strict=True), default=(0, ""))
+        if count == 1 and size > 1:
+            rows = f"{size:,} rows in its column {quote_shown(column)}: add the key to its path in `inputs`."
+            return table, f"count(*) is 1, because {quote_shown(table)} is one object with {rows}"
+    return None
+
+
+def _explain_cells(table: str, columns: Mapping[str, str]) -> str:
+    if list(columns) == ["json"] and columns["json"].endswith("[]"):
+        return f"Each row of {quote_shown(table)} is an array: {_CELLS}"
+    return ""
+
+
+def _explain_mixed_items(database: "DuckDBPyConnection", table: str, columns: Mapping[str, str]) -> str:
+    """Name the item with rows in an array of different values, such as a sentence and the data; empty without it."""
+    if columns != {"json": "JSON"}:
+        return ""
+    select = f"SELECT rowid FROM {quote_name(table)} WHERE json_type(json) IN ('ARRAY', 'OBJECT')"  # noqa: S608  # a quoted name
+    found = database.execute(f"{select} LIMIT 2").fetchall()
+    if len(found) != 1:
+        return ""
+    [(item,)] = found
+    rows = f"of which only /{item} has rows: add it to its path in `inputs`."
+    return f"{quote_shown(table)} is an array of different values, {rows}"
+
+
+def _describe_tables(tables: Mapping[str, Mapping[str, str]]) -> str:
+    if not tables:
+        return "The query has no tables: give `inputs`."
+    listed = sanitize(
+        "; ".join(
+            f"{table}({', '.join(f'{column} {shorten(kind, _TYPE_CHARACTERS)}' for column, kind in columns.items())})"
+            for table, columns in tables.items()
+        )
+    )
+    return f"Tables: {shorten(listed, _SCHEMA_CHARACTERS)}."
