@@ -1168,6 +1168,11 @@ def test_help_describes_the_public_names_of_the_package() -> None:
     assert "class SyncMirror(" in described
 
 
+def test_type_checkers_reject_a_name_that_the_package_lacks() -> None:
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = mcp_mirror.no_such_name  # type: ignore[attr-defined]  # mypy reports the comment if it accepts the name
+
+
 def test_the_package_itself_loads_little() -> None:
     seen = "import sys, mcp_mirror.workers.pool; print('mcp_mirror.app' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True, timeout=3 * BOUND, check=True)
