@@ -1219,6 +1219,11 @@ def test_upstreams_of_another_type_name_what_to_give(given: Any) -> None:
         Mirror(upstreams=given)
 
 
+def test_the_address_of_an_upstream_needs_a_name() -> None:
+    with pytest.raises(ConfigError, match=r'needs a name: Mirror\(upstreams={"NAME": {"url": "https://..."}}\)'):
+        Mirror(upstreams="https://mcp.example.com/mcp")
+
+
 async def test_a_large_error_names_the_path_of_a_repeated_value() -> None:
     mirror = Mirror()
 
