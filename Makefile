@@ -1,5 +1,6 @@
 # Everything beside python3 (3.11 or later), pip and make is installed into .venv and, if npm is there, into tests/node.
 PYTHON ?= python3
+IS_NEW_ENOUGH := 'import sys; sys.exit(sys.version_info < (3, 11) and "This needs Python 3.11 or later: make PYTHON=python3.11 ...")'
 VENV   := .venv
 BIN    := $(VENV)/bin
 BENCH  := .venv-bench
@@ -215,7 +216,7 @@ clean: ## remove everything that make created
 
 $(VENV)/.installed: pyproject.toml requirements.lock
 	@echo "Installing the dependencies into $(VENV) (one to three minutes) ..."
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/pip || { $(PYTHON) -c $(IS_NEW_ENOUGH) && $(PYTHON) -m venv $(VENV); }
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --requirement requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@

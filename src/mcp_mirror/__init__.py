@@ -26,14 +26,16 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Load a public name on first use: the command line and worker processes need few of them."""
-    if name == "__version__":
-        return import_module("importlib.metadata").version("mcp-mirror")
-    if name in __all__:
-        module = "mcp_mirror.library.sync_mirror" if name == "SyncMirror" else "mcp_mirror.library.mirror"
-        return getattr(import_module(module), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # type checkers would accept every name
+
+    def __getattr__(name: str) -> Any:
+        """Load a public name on first use: the command line and worker processes need few of them."""
+        if name == "__version__":
+            return import_module("importlib.metadata").version("mcp-mirror")
+        if name in __all__:
+            module = "mcp_mirror.library.sync_mirror" if name == "SyncMirror" else "mcp_mirror.library.mirror"
+            return getattr(import_module(module), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

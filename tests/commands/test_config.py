@@ -312,6 +312,31 @@ def test_a_missing_folder_for_files_is_a_warning(load: Load, tmp_path: Path) -> 
     assert message.endswith("roots.1: the folder does not exist; create it, or correct the path")
 
 
+@pytest.mark.parametrize(
+    ("tools", "expected"),
+    [
+        (
+            "allow: [memory_read, memory_grpe]",
+            "allow.1: 'memory_grpe' matches no memory tool; did you mean 'memory_grep'?",
+        ),
+        ("deny: [memory_exprot]", "deny.0: 'memory_exprot' matches no memory tool; did you mean 'memory_export'?"),
+        ("deny: ['x*']", "deny.0: 'x*' matches no memory tool; expected one of retrieve_final_answer_from_memory, "),
+        ("allow: [memory_run]", "allow.0: 'memory_run' needs an extra: pip install 'mcp-mirror[code]'"),
+    ],
+)
+def test_a_name_of_no_served_memory_tool_is_a_warning(
+    load: Load, monkeypatch: pytest.MonkeyPatch, tools: str, expected: str
+) -> None:
+    monkeypatch.setattr("mcp_mirror.config.checks.find_spec", lambda _name: None)
+    (message,) = load(f"memory_tools: {{{tools}}}").warnings
+    assert f"memory_tools.{expected}" in message
+
+
+def test_names_and_globs_of_memory_tools_are_accepted(load: Load) -> None:
+    tools = "{allow: ['*', memory_read, memory_import], deny: [memory_run, 'memory_e*']}"
+    assert load(f"memory_tools: {tools}").warnings == ()
+
+
 @pytest.mark.parametrize("text", ["$TOKEN", "Bearer $TOKEN", "$HOME/documents", "%USERPROFILE%\\documents"])
 def test_a_variable_without_braces_is_a_warning(load: Load, text: str) -> None:
     config = load(f"upstreams: {{a: {{command: x, args: ['{text}']}}}}")

@@ -359,6 +359,27 @@ BAD_SECTIONS = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("text", "key", "line"),
+    [
+        ("upstreams:\n  command: npx\n  args: [-y, server]\n", "command", 2),
+        ("upstreams: {url: 'https://mcp.example.com/mcp'}", "url", 1),
+        ("mcpServers: {command: npx}", "command", 1),
+    ],
+)
+def test_an_upstream_without_a_name_is_an_error(
+    problems: Callable[..., list[str]], text: str, key: str, line: int
+) -> None:
+    (message,) = problems(text)
+    assert message.startswith(f"mirror.yaml:{line}: ")
+    assert message.endswith(f".{key}: expected the name of a server, and {key!r} below the name")
+
+
+def test_an_upstream_may_have_the_name_of_a_key(load: Load) -> None:
+    config = load("upstreams: {command: {command: x}, url: {url: 'http://x/mcp'}}")
+    assert [one.name for one in config.upstreams] == ["command", "url"]
+
+
 @pytest.mark.parametrize(("text", "message"), BAD_SECTIONS, ids=[text for text, _ in BAD_SECTIONS])
 def test_an_error_in_a_section_names_file_line_key_and_expected_value(
     problems: Callable[..., list[str]], text: str, message: str

@@ -1,6 +1,9 @@
 """The workflow files and the hooks parse, call existing make targets, and the package claims only tested systems."""
 
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -47,3 +50,20 @@ def test_the_classifiers_claim_the_versions_that_the_readme_calls_tested() -> No
     assert claimed == {version for line in tested for version in VERSION.findall(line)}
     systems = [line for line in project["classifiers"] if line.startswith("Operating System")]
     assert systems == ["Operating System :: POSIX :: Linux"]
+
+
+def test_make_names_the_python_that_it_needs(tmp_path: Path) -> None:
+    for name in ("Makefile", "pyproject.toml", "requirements.lock"):
+        shutil.copy(ROOT / name, tmp_path)
+    old = tmp_path / "python3"
+    old.write_text(
+        f'#!/bin/sh\nexec {sys.executable} -c "import sys; sys.version_info = 3, 10; exec(sys.argv[1])" "$2"\n'
+    )
+    old.chmod(0o700)
+    command = ["make", ".venv/.installed", f"PYTHON={old}"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stderr.splitlines()[0]) == (
+        2,
+        "This needs Python 3.11 or later: make PYTHON=python3.11 ...",
+    )
+    assert not (tmp_path / ".venv").exists()

@@ -1165,6 +1165,11 @@ def test_help_describes_the_public_names_of_the_package() -> None:
     assert "class SyncMirror(" in described
 
 
+def test_type_checkers_reject_a_name_that_the_package_lacks() -> None:
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = mcp_mirror.no_such_name  # type: ignore[attr-defined]  # mypy reports the comment if it accepts the name
+
+
 def test_the_package_itself_loads_little() -> None:
     seen = "import sys, mcp_mirror.workers.pool; print('mcp_mirror.app' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True, timeout=3 * BOUND, check=True)
@@ -1209,6 +1214,11 @@ def _refuse(text: str) -> str:
 def test_upstreams_of_another_type_name_what_to_give(given: Any) -> None:
     with pytest.raises(ConfigError, match=f"`upstreams` is of type {type(given).__name__}. Give the path of"):
         Mirror(upstreams=given)
+
+
+def test_the_address_of_an_upstream_needs_a_name() -> None:
+    with pytest.raises(ConfigError, match=r'needs a name: Mirror\(upstreams={"NAME": {"url": "https://..."}}\)'):
+        Mirror(upstreams="https://mcp.example.com/mcp")
 
 
 async def test_a_large_error_names_the_path_of_a_repeated_value() -> None:

@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from typing import Final, NamedTuple
 
@@ -13,7 +14,7 @@ from mcp_mirror.security.flows import DEFAULT_ZONE
 from mcp_mirror.settings.access import AuthPolicy, OAuthPolicy, is_confidential
 from mcp_mirror.settings.declarations import UPSTREAM_NAME
 from mcp_mirror.settings.labels import WORDS, ZONE, PlacePolicy
-from mcp_mirror.settings.policies import Config
+from mcp_mirror.settings.policies import MEMORY_TOOLS, Config, MemoryToolsPolicy
 from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint, UpstreamPolicy
 from mcp_mirror.system.patterns import lazy_pattern
 
@@ -75,6 +76,7 @@ def check_config(config: Config, root: YamlMapping, names: set[str], findings: F
     _check_store(config, problems)
     _check_shares(config, problems)
     _check_sections(config, problems)
+    _check_memory_tools(config.memory_tools, problems)
     _check_auth(config.auth, problems)
     _check_upstreams(config, problems)
     _check_dashboard(config, problems)
@@ -126,19 +128,34 @@ def _check_sections(config: Config, problems: _Problems) -> None:
     if not mirror.suffix and mirror.expose_originals:
         message = "without a suffix twins have the originals' names; set 'suffix', or remove this"
         problems.report(message, "mirror", "expose_originals")
-    for index, root in enumerate(config.memory_tools.roots):
-        if not os.path.isdir(root):  # noqa: PTH112  # `is_dir` raises in a folder of another user
-            problems.warn(
-                "the folder does not exist; create it, or correct the path", "memory_tools", "roots", str(index)
-            )
     if audit.required and audit.path is None:
         problems.report("expected 'path' too: without it no audit log is written", "audit", "required")
     if config.has_call_quotas and (config.is_transparent or not config.events.enabled):
         reason = "a gateway that stores no values" if config.is_transparent else "'events.enabled: false'"
         message = f"'calls_per_day' and 'calls_per_month' need the event log, which {reason} does not have"
         problems.report(f"{message}; remove them, or log events", "limits")
-    if "code" in problems.root.members and find_spec("pydantic_monty") is None:
+    if "code" in problems.root.members and not _has_sandbox():
         problems.report("scripts need an extra: pip install 'mcp-mirror[code]'; or remove this section", "code")
+
+
+def _check_memory_tools(policy: MemoryToolsPolicy, problems: _Problems) -> None:
+    """Check that the folders exist, and that each name and glob is one of a memory tool that can be served."""
+    at = "memory_tools"
+    for index, root in enumerate(policy.roots):
+        if not os.path.isdir(root):  # noqa: PTH112  # `is_dir` raises in a folder of another user
+            problems.warn("the folder does not exist; create it, or correct the path", at, "roots", str(index))
+    for key, globs in (("allow", policy.allow or ()), ("deny", policy.deny)):
+        for index, glob in enumerate(globs):
+            if not any(fnmatchcase(tool, glob) for tool in MEMORY_TOOLS):
+                near = get_close_matches(glob, MEMORY_TOOLS, 1)
+                hint = f"; did you mean {near[0]!r}?" if near else f"; expected one of {', '.join(MEMORY_TOOLS)}"
+                problems.warn(f"{glob!r} matches no memory tool{hint}", at, key, str(index))
+            elif (key, glob) == ("allow", "memory_run") and not _has_sandbox():
+                problems.warn("'memory_run' needs an extra: pip install 'mcp-mirror[code]'", at, key, str(index))
+
+
+def _has_sandbox() -> bool:
+    return find_spec("pydantic_monty") is not None
 
 
 def _check_auth(auth: AuthPolicy, problems: _Problems) -> None:

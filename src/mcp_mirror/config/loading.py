@@ -162,6 +162,7 @@ def _read_config(root: Node, findings: Findings, environ: Mapping[str, str], pat
             folder = Path.cwd()
     variables = Variables({"PYTHON": sys.executable} | dict(environ))
     sections, gathered = gather_upstreams(root, findings)
+    _check_names(gathered, findings)
     on: dict[str, Node] = {}
     off: dict[str, Node] = {}
     for name, node in gathered.members.items():
@@ -184,6 +185,13 @@ def _read_config(root: Node, findings: Findings, environ: Mapping[str, str], pat
     config = replace(config or Config(), disabled=tuple(off))
     lock_file = str(folder / f"{path.stem}{_LOCK_SUFFIX}") if path else None
     return _complete(config, upstreams, findings, lock_file)
+
+
+def _check_names(upstreams: YamlMapping, findings: Findings) -> None:
+    """Fail if a key of one upstream is where the names of upstreams are."""
+    for key in ("command", "url"):
+        if isinstance(node := upstreams.members.get(key), Scalar):
+            findings.fail(node.location, f"expected the name of a server, and {key!r} below the name")
 
 
 def _read_text(path: Path) -> str:
@@ -321,6 +329,10 @@ def read_given(upstreams: GivenUpstreams, store: GivenStore, environ: Mapping[st
 
 
 def _read_upstreams(given: object, environ: Mapping[str, str]) -> Config:
+    if isinstance(given, str) and "://" in given:
+        raise ConfigError(
+            'The address of an upstream needs a name: Mirror(upstreams={"NAME": {"url": "https://..."}}).'
+        )
     match given:
         case None:
             return Config()

@@ -347,8 +347,10 @@ class Config(Section, frozen=True):
 _FILE_TOOLS: Final = ("memory_import", "memory_export")
 """Tools that only `memory_tools.roots` switches on."""
 _MINIMAL: Final = ("retrieve_final_answer_from_memory", "memory_read", *_FILE_TOOLS)
+_STANDARD: Final = (*_MINIMAL, "memory_grep", "memory_query", "memory_edit", "memory_run")
+MEMORY_TOOLS: Final = (*_STANDARD, "memory_describe", "memory_put", "memory_list", "memory_forget")
 _MEMORY_TOOL_SETS: Final[Mapping[MemoryToolSet, tuple[str, ...]]] = {
     "minimal": _MINIMAL,
-    "standard": (*_MINIMAL, "memory_grep", "memory_query", "memory_edit", "memory_run"),
-    "all": ("*",),
+    "standard": _STANDARD,
+    "all": MEMORY_TOOLS,
 }
