@@ -101,6 +101,19 @@ async def test_a_gateway_is_ready_when_each_upstream_was_tried(
         await await_readiness(http, served, READY)
 
 
+async def test_a_reload_that_adds_a_slow_upstream_keeps_the_gateway_ready(
+    serve_probed: Serve, configured: Configured, raw: Any, http: httpx2.AsyncClient, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    async with serve_probed(configured({"raw": raw()})) as served:
+        await await_readiness(http, served, READY)
+        configured({"raw": raw(), "slow": raw("ok", "--gate", str(gate))})
+        served.process.send_signal(signal.SIGHUP)
+        await until(lambda: b"slow (added)" in b"".join(served.stderr))
+        assert await probe(http, served, "/readyz") == READY
+        gate.touch()
+
+
 async def test_a_gateway_is_ready_only_while_required_upstreams_are_connected(
     serve_probed: Serve, configured: Configured, raw: Any, http: httpx2.AsyncClient, tmp_path: Path
 ) -> None:

@@ -238,6 +238,59 @@ async def test_a_signal_to_the_parent_ends_all_workers(number: signal.Signals, s
         assert not any(map(is_running, processes))
 
 
+async def test_a_worker_that_shuts_down_answers_connections_of_others(
+    serve: Serve, shared: Path, tmp_path: Path
+) -> None:
+    """A proxy probes only one worker, which therefore serves for longer than the other."""
+    started, end = tmp_path / "started", tmp_path / "end"
+    async with serve(shared, "--workers", "2") as served, httpx2.AsyncClient(timeout=BOUND) as http:
+        sessions = await open_sessions_of_all_workers(served.url, 2)
+        body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
+        probed = (await http.post(served.url, json=body, headers=HEADERS)).headers["mcp-session-id"]
+        assert (await http.get(served.url.removesuffix("/mcp") + "/readyz")).status_code == 200
+        session = next(one for suffix, one in sessions.items() if suffix != probed.rpartition("-")[2])
+        arguments = {"started": str(started), "until": str(end)}
+        hanging = asyncio.create_task(call(served.url, session, "hang_mirrored", arguments))
+        await until(started.exists)
+        served.process.send_signal(signal.SIGTERM)
+        request = partial(post, served.url, "tools/list", {}, **{"mcp-session-id": session})
+        await until(request, lambda response: response.status_code != 200)
+        for _ in range(3):  # the socket of the first one may have been that of the worker itself
+            refused = await request()
+            assert (refused.status_code, "this session has ended" in refused.text) == (404, True)
+        end.touch()
+        assert (await hanging)["content"]
+        assert await asyncio.wait_for(served.process.wait(), BOUND) == 0
+
+
+ENDING = """
+import signal, socket, sys
+from mcp_mirror.cli import workers
+from mcp_mirror.server.http.handover import ConnectionHandover
+def run_worker(start):
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    start.announce("x")
+    signal.sigwait([signal.SIGTERM])
+    if start.worker.number == 0:
+        handover = ConnectionHandover(start.worker)
+        try:
+            while True:
+                handover.give(1, start.worker.listening.fileno(), b"")
+                signal.sigtimedwait([signal.SIGTERM], 0.1)
+        except BrokenPipeError:
+            print("kept", flush=True)
+    return 0
+def announce(line):
+    signal.raise_signal(signal.SIGTERM)
+with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+    sys.exit(workers.Supervisor([one, two], run_worker, announce, print).run())
+"""
+
+
+async def test_a_worker_keeps_connections_for_one_that_has_ended(tmp_path: Path) -> None:
+    assert await supervise(ENDING, tmp_path) == (0, "kept\n")
+
+
 RESTARTS = """
 import os, signal, socket, sys
 from mcp_mirror.cli import workers

@@ -304,7 +304,9 @@ class Supervisor:
             if not ended:
                 continue
             slot.process, code = None, os.waitstatus_to_exitcode(status)
-            if self._stopped_by is None:
+            if self._stopped_by is not None:
+                self._inboxes[number][0].shutdown(socket.SHUT_RD)  # no successor reads it
+            else:
                 unusable = code if code == MISCONFIGURED else unusable
                 how = f"by signal {-code}" if code < 0 else f"with code {code}"
                 self._delay_restart(number, slot, "" if code == MISCONFIGURED else f"ended {how}")

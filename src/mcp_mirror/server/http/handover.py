@@ -84,12 +84,8 @@ class ConnectionHandover:
         return True
 
     def start(self, create_protocol: Callable[[bytes], asyncio.Protocol]) -> None:
-        """Receive connections from now on; a protocol begins with the bytes that were already read."""
+        """Receive connections until the event loop ends; a protocol begins with the bytes that were already read."""
         asyncio.get_running_loop().add_reader(self._inbox.fileno(), self._receive, create_protocol)
-
-    def stop(self) -> None:
-        """Receive no further connections."""
-        asyncio.get_running_loop().remove_reader(self._inbox.fileno())
 
     def _receive(self, create_protocol: Callable[[bytes], asyncio.Protocol]) -> None:
         if sys.platform != "linux":  # the only system with several workers

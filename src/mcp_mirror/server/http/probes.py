@@ -35,7 +35,7 @@ _BASE: Final = "readyz-00000000-0000-4000-8000-000000000000"
 class Readiness:
     """Decides, for the probes at one address, whether the gateway can answer calls.
 
-    It can if the store answers, the first attempt to connect each upstream has ended, each upstream with
+    It can if the store answers, the first attempt to connect each upstream of the start has ended, each upstream with
     `required: true` is connected, and no shutdown has begun.
     """
 
@@ -54,6 +54,8 @@ class Readiness:
         self._probed_at = -_PROBING
         self._negative_answers = 0
         self._noticed = anyio.Event()
+        self._has_tried_upstreams = False
+        """A reload does not reset it: replicas that reload at once would serve nothing until a slow upstream starts."""
         self._tasks = anyio.create_task_group()
         self._check: anyio.Event | None = None
         """Set when the running check of the store has ended; None if no check runs."""
@@ -75,10 +77,9 @@ class Readiness:
             if self._negative_answers == _NOTICED:
                 self._noticed.set()
             return False
-        for one in self._upstreams:
-            if one.status.state != "ready" and (one.policy.required or not one.settled.is_set()):
-                return False
-        return await self._can_reach_store()
+        self._has_tried_upstreams |= all(one.settled.is_set() for one in self._upstreams)
+        has_required = all(one.status.state == "ready" for one in self._upstreams if one.policy.required)
+        return self._has_tried_upstreams and has_required and await self._can_reach_store()
 
     async def wait_until_noticed(self, most: float) -> None:
         """Wait until all orchestrators have learned of the shutdown, so that they send no request to a closed socket.

@@ -181,8 +181,6 @@ class HttpServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept no further connections, without a reset of those that have begun, and wait for the open requests."""
-        if self._handover is not None:
-            self._handover.stop()
         self._connections.is_shutting_down = True
         for listening in sockets or ():
             _ignore_connects(listening)
