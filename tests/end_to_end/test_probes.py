@@ -101,6 +101,7 @@ async def test_a_gateway_is_ready_when_each_upstream_was_tried(
         await await_readiness(http, served, READY)
 
 
+@pytest.mark.posix
 async def test_a_reload_that_adds_a_slow_upstream_keeps_the_gateway_ready(
     serve_probed: Serve, configured: Configured, raw: Any, http: httpx2.AsyncClient, tmp_path: Path
 ) -> None:
