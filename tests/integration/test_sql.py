@@ -633,10 +633,17 @@ def test_an_object_whose_arrays_do_not_fit_each_other_is_one_row(value: dict[str
     assert rows("SELECT count(*) AS n FROM t", t=value) == [{"n": 1}]
 
 
-def test_a_count_of_an_object_is_that_of_its_only_rows() -> None:
+PAGE = {"page": 1, "tags": ["a"], "hits": [{"id": 1, "state": "open"}, {"id": 2, "state": "done"}]}
+FORMS = ["{}", "Found 2 rows\n{}", "```json\n{}\n```"]
+
+
+@pytest.mark.parametrize("form", [*FORMS, "Execution result:\n{}\n\nConsole output:\n"])
+def test_a_count_of_an_object_is_that_of_its_only_rows(form: str) -> None:
     for value in (PAGE, {"total": 2, "rows": [{"a": [{"b": 1}]}, {"a": []}]}):
-        assert rows("SELECT count(*) AS n FROM t", t=value) == [{"n": 2}]
-    assert rows("SELECT count(*) AS n FROM t WHERE page = 1", t=PAGE) == [{"n": 1}]
+        for given in (value, form.format(json.dumps(value))):
+            assert rows("SELECT count(*) AS n FROM t", t=given) == [{"n": 2}]
+        assert rows("SELECT count(*) AS n FROM t", t=form.format(json.dumps([value]))) == [{"n": 1}]
+    assert rows("SELECT count(*) AS n FROM t WHERE page = 1", t=form.format(json.dumps(PAGE))) == [{"n": 1}]
 
 
 def test_a_count_of_an_object_is_refused_with_the_key_of_its_rows() -> None:
@@ -828,11 +835,9 @@ def test_the_error_of_a_text_in_double_quotes_says_how_texts_are_written(sql: st
     assert " a text has single quotes: 'Paid'. Tables: " in message
 
 
-PAGE = {"page": 1, "tags": ["a"], "hits": [{"id": 1, "state": "open"}, {"id": 2, "state": "done"}]}
 METRICS = {"type": "vector", "result": [{"metric": {"mode": "idle"}, "value": [1, "2"]}]}
 NESTED = {"success": True, "data": {"count": 2, "a/b": {"rows": [{"id": 1, "email": "x"}, {"id": 2}]}}}
 LISTS = {"open": [{"id": 1, "due": 5}], "done": [{"id": 2}, {"id": 3}]}
-FORMS = ["{}", "Found 2 rows\n{}", "```json\n{}\n```"]
 
 
 @pytest.mark.parametrize(

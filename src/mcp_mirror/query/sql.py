@@ -86,8 +86,10 @@ class _Query(msgspec.Struct, frozen=True):
     sql: str
     nodes: Sequence[Mapping[str, Any]]
     """All objects of its syntax tree."""
-    kinds: Mapping[str, str]
-    """The kind of the value of each table."""
+    texts: Collection[str]
+    """The tables of texts."""
+    objects: Collection[str]
+    """The tables whose rows are objects that are in no array."""
     max_bytes: int
     """The largest result."""
     result_file: str
@@ -109,17 +111,20 @@ def run_sql(sql: str, tables: Sequence[TableSource], max_bytes: int, result_file
     import duckdb  # noqa: PLC0415  # an extra
 
     blobs = [map_sent(table.value) for table in tables]
-    kinds = {
-        table.name: "text" if table.is_media else kind_at(blob, skip_space(blob, 0))
+    names = [table.name for table in tables]
+    texts = frozenset(
+        table.name
         for table, blob in zip(tables, blobs, strict=True)
-    }
+        if table.is_media or kind_at(blob, skip_space(blob, 0)) == "text"
+    )
     with open_database() as database:
         try:
-            nodes = _check_query(database, sql, [table.name for table in tables])
+            nodes = _check_query(database, sql, names)
             with ThreadPoolExecutor(_LOADS) as threads:  # DuckDB reads an array in one thread
-                list(threads.map(partial(_load, database), tables, blobs))
+                loaded = list(threads.map(partial(_load, database), tables, blobs))
             lock_database(database)
-            return _run(database, _Query(sql, nodes, kinds, max_bytes, result_file), frozenset(kinds))
+            objects = frozenset(name for name, is_object in zip(names, loaded, strict=True) if is_object)
+            return _run(database, _Query(sql, nodes, texts, objects, max_bytes, result_file), frozenset(names))
         except _FailedError as error:
             return error.failure
         except (duckdb.OutOfMemoryException, MemoryError):
@@ -130,7 +135,7 @@ def run_sql(sql: str, tables: Sequence[TableSource], max_bytes: int, result_file
                 is_limit=True,
             )
         except duckdb.Error as error:
-            return describe_error(database, error, sql, [name for name in kinds if kinds[name] == "text"])
+            return describe_error(database, error, sql, texts)
 
 
 @contextmanager
@@ -211,13 +216,13 @@ def _find_problem_in(node: Mapping[str, Any], known: set[str], tables: Sequence[
     return None
 
 
-def _load(database: "DuckDBPyConnection", table: TableSource, blob: Buffer) -> None:
+def _load(database: "DuckDBPyConnection", table: TableSource, blob: Buffer) -> bool:
     import duckdb  # noqa: PLC0415  # an extra
 
     try:
         with database.cursor() as connection:
             connection.execute(_NO_PROGRESS)
-            load_table(connection, table, blob)
+            return load_table(connection, table, blob)
     except duckdb.OutOfMemoryException:
         raise
     except (duckdb.Error, ValueError) as error:
@@ -237,15 +242,14 @@ def _run(database: "DuckDBPyConnection", query: _Query, closed: Collection[str])
     import duckdb  # noqa: PLC0415  # an extra
 
     columns = list_columns(database)
-    objects = {name: columns[name] for name in columns if name in closed and query.kinds[name] == "object"}
+    objects = {name: columns[name] for name in columns if name in closed and name in query.objects}
     if counted := explain_count(database, query.nodes, objects):
         table, message = counted
         if open_rows(database, {table: columns[table]}):
             return _run(database, query, set(closed) - {table})
         return SqlFailure(message, "Count")
-    texts = [name for name in columns if query.kinds.get(name) == "text"]
     explained = explain_text_order(database, query.nodes, columns, MISSING)
-    if explained := explained or explain_empty_cells(database, query.nodes, columns, texts):
+    if explained := explained or explain_empty_cells(database, query.nodes, columns, query.texts):
         return SqlFailure(explained, "TextOrder")
     try:
         return _fetch(database, query)

@@ -32,8 +32,11 @@ _NORMALIZED: Final = lazy_pattern(r'"(?:[^"]|"")*"|\b(?:UUID|TIME|DATE|TIMESTAMP
 """Names in quotes, and types whose values would not be written as they were sent."""
 
 
-def load_json(database: "DuckDBPyConnection", name: str, blob: Buffer, value: FileSpan | bytes = b"") -> None:
-    """Make a table of JSON or JSON lines; `value` is its position in a file."""
+def load_json(database: "DuckDBPyConnection", name: str, blob: Buffer, value: FileSpan | bytes = b"") -> bool:
+    """Make a table of JSON or JSON lines, and return whether its rows are objects that are in no array.
+
+    `value` is the position of the JSON in a file.
+    """
     import duckdb  # noqa: PLC0415  # an extra
 
     rows = write_rows(blob)
@@ -50,8 +53,10 @@ def load_json(database: "DuckDBPyConnection", name: str, blob: Buffer, value: Fi
         whole = replace_half_pairs(bytes(blob))
         with open_as_file(whole) as path:
             _read_json(database, name, path, len(whole), is_records=is_records)
-    if not rows and start.startswith(b"{"):
-        _unnest_columns(database, name)
+    if rows or not start.startswith(b"{"):
+        return False
+    _unnest_columns(database, name)
+    return True
 
 
 def _unnest_columns(database: "DuckDBPyConnection", name: str) -> None:

@@ -128,27 +128,28 @@ class TableSource(msgspec.Struct, frozen=True):
     """The value is a content block."""
 
 
-def load_table(database: "DuckDBPyConnection", table: TableSource, blob: Buffer) -> None:
-    """Make a table of a value; ValueError for a number, a boolean, null, or a file of an unknown format."""
+def load_table(database: "DuckDBPyConnection", table: TableSource, blob: Buffer) -> bool:
+    """Make a table of a value, and return whether its rows are objects that are in no array.
+
+    ValueError for a number, a boolean, null, or a file of an unknown format.
+    """
     head = bytes(blob[:64]).lstrip()
     if table.is_media:
-        _load_bytes(database, table.name, _as_utf8(_read_content(blob)))
-    elif head.startswith(_PARQUET_BASE64) and (decoded := _decode_base64(blob)).startswith(_PARQUET):
-        _load_bytes(database, table.name, decoded)
-    elif head.startswith(b'"'):
+        return _load_bytes(database, table.name, _as_utf8(_read_content(blob)))
+    if head.startswith(_PARQUET_BASE64) and (decoded := _decode_base64(blob)).startswith(_PARQUET):
+        return _load_bytes(database, table.name, decoded)
+    if head.startswith(b'"'):
         data = decode_string(blob).encode().removeprefix(codecs.BOM_UTF8)
         start = data[:_HEAD]
         has_text = _has_heading(start) or _FOLLOWED.fullmatch(start[:_SIGN] + data[-_SIGN:])
         is_embedded = has_text or is_python_literal(start.decode(errors="ignore"))
         inner = find_embedded_json(blob, include_lines=True) if is_embedded else None
         if inner is None:
-            _load_bytes(database, table.name, data)
-        else:
-            load_json(database, table.name, inner)
-    elif head[:1] in (b"[", b"{"):
-        load_json(database, table.name, blob, table.value)
-    else:
-        raise ValueError(f"it is {shorten(head.rstrip().decode(), 20)}.")
+            return _load_bytes(database, table.name, data)
+        return load_json(database, table.name, inner)
+    if head[:1] in (b"[", b"{"):
+        return load_json(database, table.name, blob, table.value)
+    raise ValueError(f"it is {shorten(head.rstrip().decode(), 20)}.")
 
 
 def _has_heading(start: bytes) -> bool:
@@ -169,8 +170,8 @@ def _as_utf8(data: bytes) -> bytes:
         raise ValueError("the file is neither Parquet nor text in UTF-8 or UTF-16.") from None
 
 
-def _load_bytes(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
-    """Make a table of the bytes of a file: Parquet, JSON, JSON lines, CSV or TSV; of any other text, a row per line."""
+def _load_bytes(database: "DuckDBPyConnection", name: str, data: bytes) -> bool:
+    """Make a table of a file: Parquet, JSON, JSON lines, CSV, TSV, or the lines of any other text; see `load_table`."""
     import duckdb  # noqa: PLC0415  # an extra
 
     data = data.removeprefix(codecs.BOM_UTF8)
@@ -180,7 +181,8 @@ def _load_bytes(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
         return load_json(database, name, listed)
     if data.startswith(_PARQUET):
         with open_as_file(data) as path:
-            return create_table(database, name, f"read_parquet({path})")
+            create_table(database, name, f"read_parquet({path})")
+        return False
     if is_object or (start.startswith(b"[") and data.rstrip().endswith(b"]")):  # DuckDB accepts arrays without an end
         try:
             return load_json(database, name, _clear_nan(data))
@@ -192,7 +194,7 @@ def _load_bytes(database: "DuckDBPyConnection", name: str, data: bytes) -> None:
                 raise
     if not _load_columns(database, name, data):
         _load_lines(database, name, data)
-    return None
+    return False
 
 
 def _list_objects(data: bytes) -> bytes:
