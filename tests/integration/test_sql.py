@@ -838,6 +838,15 @@ def test_the_error_of_a_text_in_double_quotes_says_how_texts_are_written(sql: st
 METRICS = {"type": "vector", "result": [{"metric": {"mode": "idle"}, "value": [1, "2"]}]}
 NESTED = {"success": True, "data": {"count": 2, "a/b": {"rows": [{"id": 1, "email": "x"}, {"id": 2}]}}}
 LISTS = {"open": [{"id": 1, "due": 5}], "done": [{"id": 2}, {"id": 3}]}
+DAYS = {"symbol": "ACME", "daily": {f"day {day}": {"open": day / 2, "high": day} for day in range(1, 5)}}
+AUDIT = {
+    "packages": {
+        f"/{name}~": {"name": name, "severity": level, "fix": fix, "via": [{"title": "x"}], "range": None}
+        for name, level, fix in (("a", "high", True), ("b", "low", {"name": "c"}), ("c", "low", 1), ("d", "low", None))
+    },
+    "metadata": {"found": {"high": 1, "low": 3}},
+}
+MANY = {"total": 300, "users": {f"u{number}": {"age": number} for number in range(300)}}
 
 
 @pytest.mark.parametrize(
@@ -851,6 +860,14 @@ LISTS = {"open": [{"id": 1, "due": 5}], "done": [{"id": 2}, {"id": 3}]}
         (METRICS, "SELECT metric.mode AS mode FROM t", [{"mode": "idle"}]),
         (NESTED, "SELECT count(email) AS n, count(*) AS c FROM t", [{"n": 1, "c": 2}]),
         (LISTS, "SELECT due FROM t", [{"due": 5}]),
+        (DAYS, "SELECT key, open FROM t WHERE high > 3", [{"key": "day 4", "open": 2.0}]),
+        (AUDIT, "SELECT KEY, via[1].title AS x FROM t WHERE severity = 'high'", [{"key": "/a~", "x": "x"}]),
+        (AUDIT, "SELECT name FROM t WHERE range IS NULL LIMIT 2", [{"name": "a"}, {"name": "b"}]),
+        (AUDIT, "SELECT fix FROM t", [{"fix": True}, {"fix": {"name": "c"}}, {"fix": 1}, {"fix": None}]),
+        (AUDIT, "SELECT count(*) AS n FROM t", [{"n": 4}]),
+        (MANY, "SELECT max(age) AS m FROM t", [{"m": 299}]),
+        (MANY, "SELECT count(*) AS n FROM t", [{"n": 300}]),
+        (MANY, "SELECT total FROM t", [{"total": 300}]),
     ],
 )
 @pytest.mark.parametrize("form", FORMS)
@@ -879,7 +896,7 @@ def test_an_object_in_place_of_its_rows_is_explained() -> None:
     assert ' "t" has rows in its column "open": ' in failure("SELECT id FROM t", t=LISTS).message
     assert "has rows" not in failure("SELECT nothing FROM p", p=PAGE["hits"]).message
     prices = {"symbol": "ACME", "daily": {f"2025-01-{day:02d}": {"open": 1.5} for day in range(1, 29)}}
-    message = failure("SELECT max(open) FROM p", p=prices).message
+    message = failure("SELECT open, nothing FROM p", p=prices).message
     assert ' "p" has rows in its column "daily": add the key to its path in `inputs`. Tables: p(symbol' in message
     assert ": 'it''s'." in failure('SELECT * FROM o WHERE name = "it\'s"', o=OBJECTS).message
     assert "single quotes" not in failure("SELECT Paid FROM o WHERE name = 'Paid'", o=OBJECTS).message

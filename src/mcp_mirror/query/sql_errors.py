@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -22,15 +23,8 @@ if TYPE_CHECKING:
 
 _NAME: Final = r"(?:\"(?:[^\"]|\"\")*\"|\w+)"
 """A name in the type of an object."""
-_ROWS: Final = lazy_pattern(
-    r"STRUCT\(.*\)\[\]|MAP\(VARCHAR, STRUCT\(.*\)\)"
-    rf"|STRUCT\({_NAME} (STRUCT\(.*?\))(?:, {_NAME} \1){{3}}.*"
-    rf"|STRUCT\({_NAME} \w+\[\](?:, {_NAME} \w+\[\])+\)",
-    re.DOTALL,
-)
-"""The type of a column with rows: an array of objects, or an object of objects or of arrays."""
-_OBJECTS: Final = lazy_pattern(r"STRUCT\(.*\)\[\]", re.DOTALL)
-"""The type of a column with an array of objects."""
+_SERIES: Final = lazy_pattern(rf"STRUCT\({_NAME} \w+\[\](?:, {_NAME} \w+\[\])+\)")
+"""The type of a column with an object of arrays."""
 _NAME_ERRORS: Final = ("BinderException", "CatalogException")
 """Errors for which the existing tables and columns are named."""
 _CELLS: Final = "json[1] is the first cell of a row, and json[1]::DOUBLE a number."
@@ -158,10 +152,9 @@ def _explain_rows_of_text(database: "DuckDBPyConnection", table: str, columns: M
     if list(columns) == ["line"]:
         return explain_lines(database, table)
     for column, kind in columns.items():
-        for keys, _ in list_rows(database.sqltype(kind), (column,)):
-            rows = ".".join(map(quote_name, keys))
-            select = f"SELECT unnest({rows}, max_depth := 2) FROM {quote_name(table)}"  # noqa: S608  # quoted names
-            return f"The rows of {quote_shown(table)} are FROM ({select})."
+        for rows in list_rows(database.sqltype(kind), (column,)):
+            if rows.is_array:
+                return f"The rows of {quote_shown(table)} are FROM ({rows.select(table)})."
     return _explain_cells(table, columns)
 
 
@@ -169,17 +162,21 @@ def _explain_rows(database: "DuckDBPyConnection", table: str, columns: Mapping[s
     """Name the column that contains the rows of a table, or explain that they are arrays; empty for other tables."""
     if is_text:
         return _explain_rows_of_text(database, table, columns)
-    if rows := next((column for column, kind in columns.items() if _ROWS.fullmatch(kind)), None):
-        return f"{quote_shown(table)} has rows in its column {quote_shown(rows)}: add the key to its path in `inputs`."
-    if rows := next((column for column, kind in columns.items() if kind.endswith("[][]")), None):
+    inside = [rows for column, kind in columns.items() for rows in list_rows(database.sqltype(kind), (column,))]
+    keys = [rows.keys[0] for rows in inside if len(rows.keys) == 1]
+    keys += (column for column, kind in columns.items() if _SERIES.fullmatch(kind))
+    if keys:
         return (
-            f"{quote_shown(table)} has rows as arrays in its column {quote_shown(rows)}: add the key to its path in "
+            f"{quote_shown(table)} has rows in its column {quote_shown(keys[0])}: add the key to its path in `inputs`."
+        )
+    if key := next((column for column, kind in columns.items() if kind.endswith("[][]")), None):
+        return (
+            f"{quote_shown(table)} has rows as arrays in its column {quote_shown(key)}: add the key to its path in "
             f"`inputs`. Then {_CELLS}"
         )
-    for column, kind in columns.items():
-        for keys, _ in list_rows(database.sqltype(kind), (column,)):
-            location = "/".join(map(escape_token, keys))
-            return f"{quote_shown(table)} has rows in {quote_shown(location)}: add this to its path in `inputs`."
+    if inside:
+        location = "/".join(map(escape_token, inside[0].keys))
+        return f"{quote_shown(table)} has rows in {quote_shown(location)}: add this to its path in `inputs`."
     return _explain_cells(table, columns) or _explain_mixed_items(database, table, columns)
 
 
@@ -195,12 +192,13 @@ def explain_count(
         return None
     read = {str(node["table_name"]).casefold() for node in nodes if node.get("type") == "BASE_TABLE"}
     for table in objects:
-        columns = [column for column, kind in objects[table].items() if _OBJECTS.fullmatch(kind)]
-        if not columns or table.casefold() not in read:
+        listed = (list_rows(database.sqltype(kind), (column,)) for column, kind in objects[table].items())
+        inside = [rows for rows in chain.from_iterable(listed) if len(rows.keys) == 1]
+        if not inside or table.casefold() not in read:
             continue
-        sizes = ", ".join(f"any_value(len({quote_name(column)}))" for column in columns)
+        sizes = ", ".join(f"any_value({rows.size})" for rows in inside)
         count, *found = database.execute(f"SELECT count(*), {sizes} FROM {quote_name(table)}").fetchone() or (0,)  # noqa: S608  # quoted names
-        size, column = max(zip((size or 0 for size in found), columns, strict=True), default=(0, ""))
+        size, column = max((size or 0, rows.keys[0]) for size, rows in zip(found, inside, strict=True))
         if count == 1 and size > 1:
             rows = f"{size:,} rows in its column {quote_shown(column)}: add the key to its path in `inputs`."
             return table, f"count(*) is 1, because {quote_shown(table)} is one object with {rows}"
