@@ -87,6 +87,40 @@ async def test_a_small_value_is_shown_and_a_large_one_is_stored(mirror: Mirror) 
     assert await mirror.read(f"{large.path}/4999/n") == 4999
 
 
+async def test_a_large_result_needs_little_memory_beside_its_items() -> None:
+    async with with_tools(code={"memory": "48MiB"}) as mirror:
+        reply = await mirror.run("[{'id': n, 'name': f'name {n}'} for n in range(70_000)]")
+        assert reply.value[69_999] == {"id": 69_999, "name": "name 69999"}
+
+
+LARGE_LIST = [[number, "\u00e9"] for number in range(20_000)]
+
+
+@pytest.mark.parametrize(
+    ("code", "result"),
+    [
+        ("rows = [[n, '\u00e9'] for n in range(20_000)]\n(\n    rows  # all\n)", LARGE_LIST),
+        ("a = '\u00e9'; rows = [(n, a) for n in range(20_000)]; rows", LARGE_LIST),
+        ("rows = []\nfor n in range(20_000):\n    rows.append([n, '\u00e9'])", LARGE_LIST),
+        ("len = json = str = 0\n[[n, '\u00e9'] for n in range(20_000)]", LARGE_LIST),
+        ("if 1:\n    return [[n, '\u00e9'] for n in range(20_000)]\n5", LARGE_LIST),
+        ("'x' * 200_000", "x" * 200_000),
+        ("[float('nan'), *range(20_000)]", [None, *range(20_000)]),
+        ("[{n} for n in range(20_000)]", [[n] for n in range(20_000)]),
+        ("{(n, 0): n for n in range(20_000)}", {f"[{n}, 0]": n for n in range(20_000)}),
+    ],
+)
+async def test_large_results_of_all_kinds_are_returned_whole(mirror: Mirror, code: str, result: Any) -> None:
+    assert (await mirror.run(code)).value == result
+
+
+async def test_an_error_quotes_the_last_line_as_the_script_has_it(mirror: Mirror) -> None:
+    failed = await mirror.run("rows = [1]\nrows[5] + 1")
+    assert "line 2:\n    rows[5] + 1\n" in failed.text
+    checked = await mirror.run("await tools.list_orders(limits=3)")
+    assert "\n    await tools.list_orders(limits=3)" in checked.text
+
+
 async def test_a_fence_around_a_script_is_not_a_part_of_it(mirror: Mirror) -> None:
     for fence in ("```python\n{}\n```", "```\n{}```\n", "\n```py \r\n{}\n```"):
         assert (await mirror.run(fence.format("x = 1\nx + 1"))).text == "2\nResult ends."

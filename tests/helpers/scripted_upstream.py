@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,8 @@ async def call(  # noqa: C901, PLR0912  # a table of tools
             os._exit(0)
         case "hang":
             await asyncio.Event().wait()
+        case "freeze":
+            time.sleep(600)  # noqa: ASYNC251  # the whole process hangs
 
 
 async def serve_stdio() -> None:

@@ -113,7 +113,7 @@ WAIT_UNTIL_IDLE = """
 import gc
 from mcp_mirror.system.heap import HeapCleanup
 
-gc.disable()
+gc.set_threshold(0)
 in_use = [[] for _ in range(200_000)]
 cleanup = HeapCleanup()
 cleanup.start(0.0)
@@ -131,6 +131,26 @@ def test_garbage_that_a_busy_loop_keeps_is_collected_as_soon_as_it_is_idle() -> 
     assert done.stdout == "False True False\n"
 
 
+PAUSE = """
+import gc
+from mcp_mirror.system.heap import HeapCleanup
+
+cleanup = HeapCleanup()
+cleanup.start(0.0)
+gc.disable()
+in_use = [[] for _ in range(500_000)]
+collected = cleanup.run(1.0, is_idle=True)
+gc.enable()
+print(collected, cleanup.run(2.0, is_idle=True))
+"""
+
+
+def test_nothing_is_collected_while_the_collector_is_paused() -> None:
+    """A thread pauses it that converts many values, which a collection would visit for a second in vain."""
+    done = subprocess.run([sys.executable, "-c", PAUSE], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "False True\n"
+
+
 COLLECT_LITTLE = """
 import gc
 from time import thread_time
@@ -144,7 +164,7 @@ def delay(phase, _info):
         pass
 
 
-gc.disable()
+gc.set_threshold(0)
 in_use = [[] for _ in range(1_000_000)]  # to look at them takes about 20 ms
 gc.callbacks.append(delay)
 cleanup = HeapCleanup()

@@ -26,6 +26,7 @@ from mcp_mirror.server.client_channel import Session
 from mcp_mirror.server.pending_payloads import LiftedMessage, PendingPayloads
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.upstreams.request_failures import is_closed
+from mcp_mirror.upstreams.transports import payloads
 from mcp_mirror.upstreams.transports.abandoned import AbandonedRequests
 from mcp_mirror.upstreams.transports.payloads import LISTS, PayloadBypass
 from mcp_mirror.upstreams.transports.requests import (
@@ -163,6 +164,30 @@ async def test_an_abandoned_request_ends_with_its_connection_or_in_time() -> Non
     assert with_connection == []
     bypass.end()
     assert with_connection == ["ended"]
+
+
+NOTHING = b""
+LOG = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"busy"}}'
+
+
+@pytest.mark.parametrize(("received", "is_older_waiting"), [(NOTHING, False), (NOTHING, True), (LOG, False)])
+async def test_a_server_hangs_if_it_sends_nothing_and_has_no_earlier_work(
+    received: bytes, *, is_older_waiting: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(payloads, "AbandonedRequests", partial(AbandonedRequests, 0.0))
+    bypass = PayloadBypass()
+    older, abandoned = begun(bypass), begun(bypass)
+    if not is_older_waiting:
+        bypass.close(older)
+    bypass.close(abandoned)
+    await bypass.abandon(abandoned, PendingRequest("ping", (b"{}",)), lambda: None)
+    assert not bypass.has_hung(abandoned.id)
+    if received:
+        bypass.inbound(received)
+    later = begun(bypass)
+    assert bypass.has_hung(later.id) is (received is NOTHING and not is_older_waiting)
+    assert bypass.take_result(response(later))
+    assert not bypass.has_hung(begun(bypass).id)
 
 
 def test_a_second_or_late_response_to_a_request_is_dropped(tmp_path: Path) -> None:

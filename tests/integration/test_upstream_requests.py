@@ -40,6 +40,8 @@ from mcp_mirror.upstreams.connection import ReconnectingConnection
 from mcp_mirror.upstreams.connection_settings import ConnectionServices, ConnectionSettings, InspectTools
 from mcp_mirror.upstreams.listing import PagedList
 from mcp_mirror.upstreams.notifications import ConnectionOwner
+from mcp_mirror.upstreams.transports import payloads
+from mcp_mirror.upstreams.transports.abandoned import AbandonedRequests
 from mcp_mirror.upstreams.upstream_request import UpstreamRequest
 from mcp_mirror.workers.frames import FrameScanner
 
@@ -338,6 +340,20 @@ async def test_calls_that_time_out_without_an_answer_free_their_places(
             with pytest.raises(UpstreamError, match="did not answer 'hang'"):
                 await setup.call("hang", Channel(), timeout=0.1)
         await setup.call("echo", Channel())
+
+
+async def test_a_program_that_hangs_restarts_when_a_second_call_times_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(payloads, "AbandonedRequests", partial(AbandonedRequests, 0.1))
+    caplog.set_level(logging.WARNING, "mcp_mirror")
+    async with connected("stdio", OLD, tmp_path) as setup:
+        with pytest.raises(UpstreamError, match="did not answer 'freeze'"):
+            await setup.call("freeze", Channel(), timeout=0.1)
+        with pytest.raises(UpstreamError, match="not even a ping, so the gateway restarts it"):
+            await setup.call("echo", Channel(), timeout=0.2)
+        await setup.call("echo", Channel())
+    assert "upstream up is down: It has answered nothing for a long time, not even a ping" in caplog.text
 
 
 async def test_a_call_fails_at_once_if_the_connection_ends(connect: Connect) -> None:

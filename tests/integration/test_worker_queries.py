@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -22,6 +23,7 @@ from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.query.grep import Search
 from mcp_mirror.query.select import Select
+from mcp_mirror.query.shape import Shape
 from mcp_mirror.query.windows import Budget
 from mcp_mirror.settings.policies import WirePolicy
 from mcp_mirror.system.child_watchdog import ChildWatchdog
@@ -83,6 +85,17 @@ async def test_a_costly_query_of_a_small_value_runs_in_a_worker_process(
     for cost, started in ((1 << 20, 0), (1 << 24, 1)):
         found = await queries.run(b'"the needle"', None, NEEDLE, SECONDS, "alice", cost=cost)
         assert (found, len(child_watchdog.added)) == ("0: the needle", started)
+
+
+@pytest.mark.parametrize(("members", "started"), [(10_000, 0), (60_000, 1)])
+async def test_a_value_with_very_many_members_is_queried_in_a_worker_process(
+    queries: QueryRunner, child_watchdog: RecordingWatchdog, members: int, started: int
+) -> None:
+    """A thread that decodes them keeps the interpreter lock for the whole time."""
+    blob = json.dumps({f"key {number}": "the needle" for number in range(members)}).encode()
+    found = await queries.run(blob, None, Shape(NEEDLE.budget), SECONDS, "alice")
+    assert found.startswith(f"object, {members:,} keys")
+    assert len(child_watchdog.added) == started
 
 
 @pytest.mark.parametrize("size", [10, 70_000, 1_000_000])

@@ -152,7 +152,12 @@ def is_deeper(text: Buffer, most: int) -> bool:
     left, removed = b"".join(_strip_strings(text)), 0
     while removed < _PASSES and b"[]" in left:  # fast, because most containers contain only scalars
         left, removed = left.replace(b"[]", b""), removed + 1
-    return removed + max(accumulate(map(_STEP_OF_BYTE.__getitem__, left)), default=0) > most
+    depth = deepest = 0
+    for at in range(0, len(left), _COUNT_STEP):  # between two steps, other threads run
+        brackets = left[at : at + _COUNT_STEP]
+        deepest = max(deepest, depth + max(accumulate(map(_STEP_OF_BYTE.__getitem__, brackets))))
+        depth += 2 * brackets.count(b"[") - len(brackets)
+    return removed + deepest > most
 
 
 def _strip_strings(text: Buffer) -> Iterator[bytes]:

@@ -109,7 +109,8 @@ class HeapCleanup:
         growth = _GROWN if is_idle else _TOO_LARGE
         if self._may_have_grown() or self._is_too_large(growth, is_quiet=is_quiet):
             self._count_blocks()
-        collects = self._is_too_large(growth, is_quiet=is_quiet)
+        # It is paused while a thread converts values: they are in use, and a collection would visit all of them.
+        collects = gc.isenabled() and self._is_too_large(growth, is_quiet=is_quiet)
         if collects:
             self._collect()
         resident = _measure_resident()

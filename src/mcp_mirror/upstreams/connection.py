@@ -315,6 +315,8 @@ class ReconnectingConnection:
             self._notify_waiters()
         if reason := session.flood_reason:
             raise FloodError(reason)
+        if reason := session.restart_reason:
+            raise UpstreamError(reason)
 
     async def _drain(self, session: UpstreamSession) -> None:
         """Wait until the requests that run in an expired session have ended."""

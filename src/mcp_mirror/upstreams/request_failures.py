@@ -60,7 +60,9 @@ class FailedRequest(msgspec.Struct, frozen=True):
     @property
     def is_stuck(self) -> bool:
         """Whether the server, of a request whose timeout is over, cannot be used any more."""
-        return not self.timeout.reason and (not self.pending.is_sent or self.bypass.is_blocked())
+        if self.timeout.reason:
+            return False
+        return not self.pending.is_sent or self.bypass.is_blocked() or self.bypass.has_hung(self.pending.id)
 
     def explain(self, error: Exception) -> UpstreamError:
         """Return the error for the caller, whatever the cause."""
@@ -90,6 +92,8 @@ class FailedRequest(msgspec.Struct, frozen=True):
             return "does not read its input, so the gateway restarts it."
         if self.bypass.is_blocked():
             return "sends a message over `limits.max_message_bytes` that does not end, so the gateway restarts it."
+        if self.bypass.has_hung(self.pending.id):
+            return "has answered nothing for a long time, not even a ping, so the gateway restarts it."
         request = self.request
         return f"did not answer {request.what} within {self.timeout.seconds:g} s (`timeout`); {request.after_loss}."
 

@@ -120,6 +120,11 @@ class UpstreamSession:
         return self._bypass.flood.reason
 
     @property
+    def restart_reason(self) -> str:
+        """Why the gateway ended the session of a server that it cannot use any more, a sentence; else empty."""
+        return self._bypass.end_reason
+
+    @property
     def inflight_count(self) -> int:
         """The number of requests that wait for their responses."""
         return len(self._bypass)

@@ -1,10 +1,12 @@
-"""Finds the variables that the last statement of a script assigns or changes, which are its result. Pure."""
+"""Finds the result of a script: its last expression, or the variables that its last statement changes. Pure."""
 
 import ast
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Final
+
+from mcp_mirror.system.patterns import lazy_pattern
 
 _CHANGES: Final = frozenset(
     {"add", "append", "appendleft", "discard", "extend", "insert", "remove", "reverse", "sort", "update"}
@@ -21,21 +23,39 @@ _parsing: Final = threading.Lock()
 """Held while warnings of Python's parser, such as those of escapes, are ignored: threads share this setting."""
 
 
-def return_changed(code: str) -> str:
-    """Return a script with a last line that returns the variables that its last statement assigns or changes.
+RESULT: Final = "_mcp_mirror_result"
+"""The variable in which a script keeps its result."""
+_LINE_END: Final = lazy_pattern(r"(?<=\n)|(?<=\r)(?!\n)")
 
-    After a loop or a condition, these are the variables that the script assigned before it, such as a sum; several are
-    returned as a dictionary. Other scripts, and long ones, are returned unchanged.
+
+def keep_result(code: str) -> str:
+    """Return a script that keeps its result in the variable `RESULT`: its last expression, or what it changed last.
+
+    After an assignment, these are the variables that it assigns or changes. After a loop or a condition, they are the
+    variables that the script assigned before it, such as a sum; several are kept as a dictionary. Other scripts, and
+    long ones, are returned unchanged.
     """
-    if len(code) > _MAX_PARSED:
+    if len(code) > _MAX_PARSED or RESULT in code:
         return code
     try:
         with _parsing, warnings.catch_warnings(action="ignore"):
             body = ast.parse(code).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the sandbox reports it
         return code
-    names = _find_result(body) if body else ""
-    return f"{code}\n{names}" if names else code
+    if not body:
+        return code
+    if names := _find_result(body):
+        return f"{code}\n{RESULT} = {names}"
+    return _assign(code, body[-1]) if isinstance(body[-1], ast.Expr) else code
+
+
+def _assign(code: str, expression: ast.Expr) -> str:
+    """Return a script whose last expression, on the same line as before, is assigned to `RESULT`."""
+    lines = _LINE_END.split(code)
+    line = lines[expression.lineno - 1].encode()
+    before, after = line[: expression.col_offset].decode(), line[expression.col_offset :].decode()
+    lines[expression.lineno - 1] = f"{before}{RESULT} = {after}"
+    return "".join(lines)
 
 
 def _find_result(body: Sequence[ast.stmt]) -> str:

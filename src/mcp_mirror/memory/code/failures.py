@@ -13,7 +13,7 @@ from mcp_mirror.core.similar_names import find_nearest
 from mcp_mirror.errors import ToolError
 from mcp_mirror.memory.code.inputs import describe_keys, describe_text
 from mcp_mirror.memory.code.progress import Progress
-from mcp_mirror.memory.code.sandbox import INPUT, RESULT, TYPE_CHECK, Failure
+from mcp_mirror.memory.code.sandbox import INPUT, TYPE_CHECK, UNUSABLE, Failure
 from mcp_mirror.memory.code.scripts import ScriptTool
 from mcp_mirror.memory.tools.table import RUN, TOOLS
 from mcp_mirror.settings.policies import CodePolicy
@@ -149,7 +149,7 @@ def _describe_failure(failure: Failure, policy: CodePolicy, progress: Progress) 
             "calls": f"it made too many calls ({policy.calls:,} tool calls are accepted, `code.calls`).",
         }
         return f"The script was ended{where}: {limits[failure.limit]}"
-    if failure.kind == RESULT:
+    if failure.kind == UNUSABLE:
         return failure.message
     if failure.kind == TYPE_CHECK:
         return f"The script was not run.\n{failure.message}\n{_AGAIN}"

@@ -14,6 +14,7 @@ import msgspec
 
 from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.errors import ToolError
+from mcp_mirror.payload.json_bounds import has_more_values, is_deeper
 
 _ITEM_BYTES: Final = 16
 """Bytes that each item counts at least."""
@@ -53,16 +54,27 @@ def encode_returned(value: object, limit: int) -> bytes:
         ) from None
 
 
+def check_encoded(text: bytes, limit: int) -> bytes:
+    """Return a value that the sandbox has encoded as JSON text; ToolError as for `encode_returned`."""
+    _check(is_large=len(text) > limit or has_more_values(text, limit // _ITEM_BYTES), limit=limit)
+    _check(is_deep=is_deeper(text, _MAX_DEPTH))
+    return text
+
+
 def _check_size(value: object, limit: int) -> None:
     """Raise an error for a value over the limit, or with too many levels."""
     for depth, size in enumerate(_measure(value, limit)):
-        if size > limit:
-            raise ToolError(
-                f"The script returned more than {format_bytes(limit)} (`code.values`; each item counts "
-                f"{_ITEM_BYTES} bytes at least). Return less, such as a part or a summary."
-            )
-        if depth > _MAX_DEPTH:
-            raise ToolError(f"The script returned a value with more than {_MAX_DEPTH} levels. Return a flatter value.")
+        _check(is_large=size > limit, is_deep=depth > _MAX_DEPTH, limit=limit)
+
+
+def _check(limit: int = 0, *, is_large: bool = False, is_deep: bool = False) -> None:
+    if is_large:
+        raise ToolError(
+            f"The script returned more than {format_bytes(limit)} (`code.values`; each item counts "
+            f"{_ITEM_BYTES} bytes at least). Return less, such as a part or a summary."
+        )
+    if is_deep:
+        raise ToolError(f"The script returned a value with more than {_MAX_DEPTH} levels. Return a flatter value.")
 
 
 def _measure(value: object, limit: int) -> Iterator[int]:

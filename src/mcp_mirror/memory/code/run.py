@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from mcp_mirror.core.resolve import Pointer
 from mcp_mirror.errors import ToolError
-from mcp_mirror.memory.code.changed_variables import return_changed
+from mcp_mirror.memory.code.changed_variables import keep_result
 from mcp_mirror.memory.code.failures import build_error, explain_unknown_names, takes_text_for_rows
 from mcp_mirror.memory.code.inputs import (
     ValueBudget,
@@ -160,7 +160,7 @@ async def _prepare_script(
         if used or uses_tools:
             prelude = write_prelude(selected, tuple(progress.parsed), has_tools=uses_tools)
         stubs = write_stubs(selected, inputs.names) if is_checked else None
-        return code if "print" in names else return_changed(code), prelude, stubs
+        return code if "print" in names else keep_result(code), prelude, stubs
 
     returning, prelude, stubs = await run_fairly(call.namespace, write_declarations)
     return Script(

@@ -23,9 +23,11 @@ import anyio.to_thread
 import msgspec
 from anyio.abc import TaskGroup
 
+from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.errors import MirrorError, ToolError
+from mcp_mirror.memory.code.changed_variables import RESULT
 from mcp_mirror.memory.code.mistakes import find_mistakes, find_unawaited, locate_variable
-from mcp_mirror.memory.code.returned import encode_returned
+from mcp_mirror.memory.code.returned import check_encoded, encode_returned
 from mcp_mirror.security.rate_limits import ConcurrencyLimiter, Limit, Queue
 from mcp_mirror.settings.limits import QueuePolicy
 from mcp_mirror.settings.policies import CodePolicy
@@ -42,7 +44,7 @@ FOLDER: Final = "/memory"
 
 TYPE_CHECK: Final = "type check"
 """The kind of failure of a script that the type check rejected: it did not run."""
-RESULT: Final = "result"
+UNUSABLE: Final = "result"
 """The kind of failure of a script whose returned value cannot be used."""
 
 INPUT: Final = "input"
@@ -68,6 +70,20 @@ _HANDLES: Final = 16
 _GRACE: Final = 1.0
 """Seconds after its limit in which a worker process must end a script by itself."""
 
+_ASSIGNMENT: Final = f"{RESULT} = "
+"""Is not in the scripts of models, so errors do not quote it."""
+_READ_RESULT: Final = f"""
+import json
+{RESULT}_json = None
+if not isinstance({RESULT}, str):
+    try:
+        {RESULT}_json = json.dumps({RESULT}, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError):
+        pass
+[True, {RESULT}_json] if {RESULT}_json and len({RESULT}_json) > 100000 else [False, {RESULT}]
+"""
+"""Returns whether the result is JSON text, and the result. A large one is encoded in the worker process if JSON has a
+form for it: to convert its items keeps the interpreter lock, and takes ten times the memory."""
 _NICENESS: Final = 5
 """By how much the priority of scripts is lower than the gateway's. On two cores, eight scripts that compute delay the
 calls of other principals by 30 ms without the difference, and by 10 ms with it."""
@@ -284,7 +300,7 @@ class _Execution:
         except _EndedError as error:
             return Outcome(failure=error.failure)
         except ToolError as error:
-            return Outcome(failure=Failure(str(error), RESULT))
+            return Outcome(failure=Failure(str(error), UNUSABLE))
         except MontyError as error:
             return Outcome(failure=_CANCELLED if self._is_stopped else self._explain(error))
 
@@ -308,7 +324,7 @@ class _Execution:
                 resume = snapshot.resume_auto
             snapshot = self._compute(pid, resume)
         with _PAUSED_COLLECTOR:
-            value = encode_returned(snapshot.output, script.policy.values)
+            value = self._read_result(session, pid, snapshot.output)
         if (name := find_unawaited(value, script.code)) is not None:
             raise ToolError(
                 f"The script returned a call of `{name}` that was not awaited, so it was not made. Await each call: "
@@ -321,14 +337,39 @@ class _Execution:
         from pydantic_monty import MontyTypingError  # noqa: PLC0415  # an extra
 
         script = self._script
-        start = partial(session.feed_start, script.code, print_callback=lambda _stream, text: script.on_print(text))
+        start = partial(
+            session.feed_start,
+            script.code,
+            inputs={RESULT: None},
+            print_callback=lambda _stream, text: script.on_print(text),
+        )
         try:
             return self._compute(pid, partial(start, skip_type_check=script.stubs is None))
         except MontyTypingError as error:
             mistakes = find_mistakes(error.display(), script.code)
         if mistakes:
-            raise _EndedError(Failure("\n".join(mistakes), TYPE_CHECK))
+            raise _EndedError(Failure("\n".join(mistakes).replace(_ASSIGNMENT, ""), TYPE_CHECK))
         return self._compute(pid, partial(start, skip_type_check=True))
+
+    def _read_result(self, session: "MontySession", pid: int | None, returned: object) -> bytes:
+        """Return the result as JSON text: what the script returned, or else what it kept as `RESULT`."""
+        from pydantic_monty import MontyRuntimeError  # noqa: PLC0415  # an extra
+
+        policy, is_encoded = self._script.policy, False
+        if returned is None and RESULT in self._script.code:
+            feed = partial(session.feed_run, skip_type_check=True)
+            try:
+                is_encoded, returned = self._compute(pid, partial(feed, _READ_RESULT))
+            except MontyRuntimeError as error:  # the script has a variable `len`, or the like
+                if key := self._explain(error).limit:
+                    raise ToolError(
+                        f"The JSON text of the returned value exceeded `code.{key}`. It may have "
+                        f"{format_bytes(policy.values)} (`code.values`). Return less, such as a part or a summary."
+                    ) from None
+                returned = self._compute(pid, partial(feed, RESULT))
+        if is_encoded:
+            return check_encoded(str(returned).encode(), policy.values)
+        return encode_returned(returned, policy.values)
 
     def _compute(self, pid: int | None, step: Callable[[], Any]) -> Any:
         """Let the worker compute until it needs something; during this time, `_stop` may kill it."""
@@ -406,7 +447,7 @@ class _Execution:
         line, source = frames[-1].line, frames[-1].source_line or ""
         if (located := locate_variable(self._script.code, message, line)) != line:
             line, source = located, self._script.code.splitlines()[located - 1]
-        return Failure(message, kind, line, source.strip(), limit)
+        return Failure(message, kind, line, source.strip().replace(_ASSIGNMENT, ""), limit)
 
 
 def _explain_crash(error: "MontyCrashedError") -> Failure:

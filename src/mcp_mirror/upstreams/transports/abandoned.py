@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Final
 
 _LONGEST: Final = 60.0
-"""Seconds after which a request counts as ended in any case: MCP servers need not answer a cancelled request."""
+"""Seconds after which a request counts as ended in any case: MCP servers need not answer a cancelled request. A server
+that has sent nothing for as long since the cancellation may hang."""
 
 
 class AbandonedRequests:
@@ -20,10 +21,21 @@ class AbandonedRequests:
         self._longest = longest
         self.ends: dict[int, tuple[asyncio.TimerHandle, Callable[[], None]]] = {}
         """By id of a request: the end of its time, and what to call."""
+        self.silent_since: int = 0
+        """The id of the first cancelled request since whose cancellation the server has sent nothing; 0: it has."""
+        self._silence_began = 0.0
 
     def add(self, identity: int, on_end: Callable[[], None]) -> None:
         """Add a request, and call a function at its end."""
-        self.ends[identity] = asyncio.get_running_loop().call_later(self._longest, self._end, identity), on_end
+        loop = asyncio.get_running_loop()
+        self.ends[identity] = loop.call_later(self._longest, self._end, identity), on_end
+        if not self.silent_since:
+            self.silent_since, self._silence_began = identity, loop.time()
+
+    def is_silent(self, identity: int) -> bool:
+        """Whether the server has sent nothing for the whole time, not even to the request with this id."""
+        is_later = 0 < self.silent_since < identity
+        return is_later and asyncio.get_running_loop().time() >= self._silence_began + self._longest
 
     def end_until(self, identity: int) -> None:
         """End the requests up to this id, whose request the server has answered."""

@@ -239,6 +239,16 @@ class PayloadBypass:
         """Whether a request of the gateway had this id and waits no longer."""
         return self._has_issued(identity) and self.find(identity) is None
 
+    def has_hung(self, identity: int) -> bool:
+        """Whether the server most likely never answers again, after the timeout of the request with this id.
+
+        It has sent nothing since an earlier request was cancelled, not even an answer to the probe after it, and does
+        not work on a request that is older than these.
+        """
+        if not self._abandoned.is_silent(identity):
+            return False
+        return all(int(one) >= self._abandoned.silent_since for one in self._pending)
+
     def _has_issued(self, identity: RequestId | None) -> bool:
         """Whether a request of the gateway had this id."""
         identity = None if identity is None else coerce_request_id(identity)
@@ -279,6 +289,7 @@ class PayloadBypass:
         is_other = message.method is not msgspec.UNSET or message.error is not msgspec.UNSET
         if is_other or (request := self.find(message.id)) is None:
             return False
+        self._abandoned.silent_since = 0
         if self._abandoned.ends:
             self._abandoned.end_until(request.id)
         request.finish({key: memoryview(raw) for key, raw in message.result.items()})
@@ -293,6 +304,7 @@ class PayloadBypass:
             WireError: The frame is not a JSON-RPC message, or was discarded.
         """
         self.flood.take()
+        self._abandoned.silent_since = 0
         if isinstance(frame, DiscardedFrame):
             raise WireError(frame.explain())
         return self._take_spooled(frame, about) if isinstance(frame, SpooledFrame) else self._take_frame(frame, about)
