@@ -76,6 +76,7 @@ def test_an_address_that_is_no_url_is_an_error() -> None:
         (["wrap", "--set", "mirror.preview=no", "--name", "a b", "--", "x"], "--name: expected a name"),
         (["memory", "--set", "nothing.here=1"], "--set nothing.here: unknown key"),
         (["wrap"], "Give the server's command"),
+        (["wrap", "--set", "enabled=false", "--", "x"], "--set enabled: "),
     ],
 )
 def test_an_error_names_the_option_and_answers_the_client(words: list[str], option: str) -> None:

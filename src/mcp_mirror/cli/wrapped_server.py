@@ -131,6 +131,8 @@ def build_wrap_config(  # the options of the command
     }
     given = _read_settings(settings, ("upstreams", name))
     config = _read_config(content, "mcp-mirror wrap", environ, given)
+    if not config.upstreams:
+        raise ConfigError("--set enabled: a wrapped server is always served. Disable its entry in the client instead.")
     [upstream] = config.upstreams
     endpoint, overrides = upstream.endpoint, upstream.overrides
     if isinstance(endpoint, StdioEndpoint):
