@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from mcp_mirror.cli.main import app
 from mcp_mirror.cli.wrapped_server import WrappedServer, build_wrap_config, derive_name
+from mcp_mirror.settings.upstreams import StdioEndpoint
 
 
 @pytest.mark.parametrize(
@@ -75,6 +76,7 @@ def test_an_address_that_is_no_url_is_an_error() -> None:
         (["wrap", "--set", "mirror.preview=no", "--name", "a b", "--", "x"], "--name: expected a name"),
         (["memory", "--set", "nothing.here=1"], "--set nothing.here: unknown key"),
         (["wrap"], "Give the server's command"),
+        (["wrap", "--set", "enabled=false", "--", "x"], "--set enabled: "),
     ],
 )
 def test_an_error_names_the_option_and_answers_the_client(words: list[str], option: str) -> None:
@@ -111,6 +113,22 @@ def test_a_call_may_take_as_long_as_the_client_waits(server: dict[str, str]) -> 
     assert upstream.tool_policy("build").timeout == 86_400
     assert upstream.timeout == 60  # other requests
     assert config.server.answer_timeout == 86_400  # requests to the user during a call
+
+
+def test_a_setting_replaces_what_the_command_chooses() -> None:
+    given = ["timeout=90", "server.answer_timeout=7", 'env={"LEVEL": "debug"}']
+    config = build_wrap_config("any", {"command": "npx"}, {}, None, {"HOME": "/h", "LEVEL": "info"}, given)
+    [upstream] = config.upstreams
+    assert (upstream.timeout, upstream.tool_policy("build").timeout, config.server.answer_timeout) == (90, None, 7)
+    assert isinstance(upstream.endpoint, StdioEndpoint)
+    assert upstream.endpoint.env == {"HOME": "/h", "LEVEL": "debug"}
+
+
+def test_settings_of_one_tool_leave_the_time_of_all_calls() -> None:
+    given = ['overrides={"read": {"capture": "never"}, "search": {"timeout": 5}}']
+    [upstream] = build_wrap_config("any", {"command": "npx"}, {}, None, {}, given).upstreams
+    assert upstream.tool_policy("read").capture == "never"
+    assert [upstream.tool_policy(name).timeout for name in ("read", "search", "build")] == [86_400, 5, 86_400]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps the current folder of a process")

@@ -22,8 +22,11 @@ def test_each_file_of_the_internals_pages_exists(name: str) -> None:
 
 
 def named_definitions() -> list[tuple[str, str]]:
-    """File and name of each `name` that follows a file in a row."""
+    """File and name of each `name` that follows a file in a row, or that stands before a file in parentheses."""
     found = []
+    for page in PAGES:
+        pairs = re.findall(r"`(\w+)`\s+\(`([\w/]+\.py)`\)", page.read_text(encoding="utf-8"))
+        found += [(file, name) for name, file in pairs]
     for row in ROWS:
         for file, names in re.findall(r"`([\w/]+\.py)`: ((?:`\w+`(?:, )?)+)", row):
             found += [(file, name) for name in re.findall(r"`(\w+)`", names)]

@@ -202,7 +202,7 @@ def test_an_audit_log_of_another_user_is_refused(tmp_path: Path) -> None:
         AuditFile(str(log), PathHasher(b"k" * 32), lambda: 0.0)
 
 
-def test_other_users_cannot_write_a_lock_file(tmp_path: Path) -> None:
+def test_other_users_cannot_write_a_lock_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file, victim = tmp_path / "mirror.lock.json", tmp_path / "victim"
     victim.write_text("kept")
     (tmp_path / "mirror.lock.json.new").symlink_to(victim)
@@ -211,9 +211,11 @@ def test_other_users_cannot_write_a_lock_file(tmp_path: Path) -> None:
     file.chmod(0o666)
     assert read_file(file) == NO_LOCK
     assert mode_of(file) == 0o664
+    assert "Now users outside its group cannot" in caplog.text
     if os.geteuid() == 0:
-        file.chmod(0o666)
         os.chown(file, SOMEBODY, -1)
+        assert read_file(file) == NO_LOCK
+        file.chmod(0o666)
         with pytest.raises(ConfigError, match="belongs to another user"):
             read_file(file)
 

@@ -35,8 +35,8 @@ StoreOption = Annotated[
     typer.Option(
         "--store",
         parser=_read_folder,
-        help="The folder of stored values, which all gateways with the same folder share. Default: the user's data "
-        "folder.",
+        help="The folder of stored values, which all gateways with the same folder share. Default: mcp-mirror/store in "
+        "the user's data folder.",
         metavar="FOLDER",
     ),
 ]

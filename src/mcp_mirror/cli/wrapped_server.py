@@ -21,7 +21,7 @@ from mcp_mirror.config.loading import find_token_file
 from mcp_mirror.config.shape import list_keys
 from mcp_mirror.errors import ConfigError
 from mcp_mirror.settings.policies import Config
-from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint
+from mcp_mirror.settings.upstreams import HttpEndpoint, StdioEndpoint, ToolPolicy
 from mcp_mirror.system.patterns import lazy_pattern
 
 _RUNNERS: Final = frozenset({
@@ -123,22 +123,27 @@ def build_wrap_config(  # the options of the command
     program gets the whole `environ`. `settings` are other keys, `KEY=VALUE` each.
     """
     content = {
-        "upstreams": {name: {**server, "overrides": {"*": {"timeout": _CALL_TIMEOUT}}}},
+        "upstreams": {name: {**server}},
         "mirror": {"startup_wait": _STARTUP_WAIT, **mirror},
         "memory_tools": {"set": "minimal"},
+        "server": {"answer_timeout": _CALL_TIMEOUT},
         "store": _describe_store(store),
     }
-    config = _read_config(content, "mcp-mirror wrap", environ, _read_settings(settings, ("upstreams", name)))
+    given = _read_settings(settings, ("upstreams", name))
+    config = _read_config(content, "mcp-mirror wrap", environ, given)
+    if not config.upstreams:
+        raise ConfigError("--set enabled: a wrapped server is always served. Disable its entry in the client instead.")
     [upstream] = config.upstreams
-    endpoint = upstream.endpoint
+    endpoint, overrides = upstream.endpoint, upstream.overrides
     if isinstance(endpoint, StdioEndpoint):
-        endpoint = replace(endpoint, env=dict(environ), is_wrapped=True)
+        endpoint = replace(endpoint, env={**environ, **endpoint.env}, is_wrapped=True)
     elif isinstance(endpoint, HttpEndpoint):
         endpoint = replace(endpoint, is_wrapped=True)
-    server_policy = replace(
-        config.server, wraps=name, awaits_start=AWAIT_VARIABLE in environ, answer_timeout=_CALL_TIMEOUT
-    )
-    return replace(config, upstreams=(replace(upstream, endpoint=endpoint),), server=server_policy)
+    if ("upstreams", name, "timeout") not in (setting.place for setting in given):
+        overrides = (("*", ToolPolicy(timeout=_CALL_TIMEOUT)), *overrides)  # later ones replace it
+    upstream = replace(upstream, endpoint=endpoint, overrides=overrides)
+    server_policy = replace(config.server, wraps=name, awaits_start=AWAIT_VARIABLE in environ)
+    return replace(config, upstreams=(upstream,), server=server_policy)
 
 
 class _Setting(NamedTuple):

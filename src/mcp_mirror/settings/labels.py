@@ -65,12 +65,13 @@ class PlacePolicy(Section, frozen=True):
     integrity: Annotated[Integrity | None, _LABELS, Example("untrusted")] = None
     """trusted: outsiders cannot write here. Default: untrusted."""
     confidentiality: Annotated[Level | None, _LABELS, Example("internal")] = None
-    """One of `flows.levels`. Default: the last, which the fewest may see."""
+    """One of `flows.levels`. Default: the last, which the fewest may see; for the model, the highest that it may
+    see."""
     accepts: Accepts = Accepts()
     """The values that the place may receive. Default: all."""
     zone: Annotated[Zone | None, Example("local")] = None
-    """Data flows between zones only by a rule. Default: all places share one zone; if `auth` admits several
-    principals, each place has a zone of its own."""
+    """Data flows between zones only by a rule. Default: all places share one zone; over HTTP with `auth`, each place
+    has a zone of its own."""
     may_lower: Lowering = "nothing"
     """The labels that the place's own annotation of a result, `_meta.ifc`, may lower; it may raise all. own: the labels
     that `labels` gives its results. all: also those of the values that the call received."""

@@ -131,4 +131,4 @@ class UpstreamBounds(QueuePolicy, frozen=True):
     """Requests of an upstream to the client (elicitation, sampling, roots) within one call; one more ends the call.
     Outside of calls: requests within one minute."""
     max_input_requests: Count = 100
-    """Requests of an upstream that wait for answers, over one connection; more are dropped."""
+    """Requests of an upstream that wait for answers, over one connection; a further one gets an error."""

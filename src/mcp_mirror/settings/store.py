@@ -51,8 +51,9 @@ class StorePolicy(Section, frozen=True):
     kind: Annotated[StoreKind | None, Example("disk")] = None
     """disk: files, which survive the gateway. memory: this process. redis: a Redis or Valkey server, for several
     gateways. Default: disk with stdio, memory over HTTP."""
-    path: Annotated[FilePath | None, Example("~/.local/share/mcp-mirror")] = None
-    """Folder of the disk store, relative to this file's folder. Default: the user's data folder."""
+    path: Annotated[FilePath | None, Example("~/.local/share/mcp-mirror/store")] = None
+    """Folder of the disk store, relative to this file's folder. Default: `mcp-mirror/store` in the user's data
+    folder."""
     url: Annotated[RedisAddress | None, SECRET, Example("rediss://user:${REDIS_PASSWORD}@redis.example.com:6379/0")] = (
         None
     )

@@ -174,7 +174,7 @@ def open_log(path: str) -> int:
 
 
 def check_shared(path: Path) -> None:
-    """Check a file that every user may read but only this user may write.
+    """Check a file that every user may read, and only its owner and its group may write.
 
     Raises:
         UnsafePathError: Every user can write the file, and it belongs to another user.
@@ -185,7 +185,7 @@ def check_shared(path: Path) -> None:
         return
     _refuse_foreign(path, found)
     path.chmod(stat.S_IMODE(found.st_mode) & ~stat.S_IWOTH)
-    _logger.warning("Every user could write to %s. Now only its owner can. Check its content.", path)
+    _logger.warning("Every user could write to %s. Now users outside its group cannot. Check its content.", path)
 
 
 def open_secret(path: Path) -> int:
