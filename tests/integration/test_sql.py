@@ -862,12 +862,9 @@ MANY = {"total": 300, "users": {f"u{number}": {"age": number} for number in rang
         (LISTS, "SELECT due FROM t", [{"due": 5}]),
         (DAYS, "SELECT key, open FROM t WHERE high > 3", [{"key": "day 4", "open": 2.0}]),
         (AUDIT, "SELECT KEY, via[1].title AS x FROM t WHERE severity = 'high'", [{"key": "/a~", "x": "x"}]),
-        (AUDIT, "SELECT name FROM t WHERE range IS NULL LIMIT 2", [{"name": "a"}, {"name": "b"}]),
-        (AUDIT, "SELECT fix FROM t", [{"fix": True}, {"fix": {"name": "c"}}, {"fix": 1}, {"fix": None}]),
+        (AUDIT, "SELECT fix FROM t WHERE range IS NULL", [{"fix": fix} for fix in (True, {"name": "c"}, 1, None)]),
         (AUDIT, "SELECT count(*) AS n FROM t", [{"n": 4}]),
         (MANY, "SELECT max(age) AS m FROM t", [{"m": 299}]),
-        (MANY, "SELECT count(*) AS n FROM t", [{"n": 300}]),
-        (MANY, "SELECT total FROM t", [{"total": 300}]),
     ],
 )
 @pytest.mark.parametrize("form", FORMS)
