@@ -14,6 +14,7 @@ import anyio.to_thread
 
 from mcp_mirror.errors import RefusalReason, ToolError
 from mcp_mirror.payload.json_bounds import has_more_values
+from mcp_mirror.payload.json_spans import kind_at, skip_space
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.fair_threads import run_fairly
@@ -39,9 +40,9 @@ INLINE_BYTES: Final = 1 << 16
 """Bytes up to which a value is queried inline, in the event loop."""
 _THREAD_BYTES: Final = 1 << 23
 """Bytes up to which a value is queried in a thread; a worker process queries larger ones."""
-_THREAD_VALUES: Final = 50_000
-"""Members and items of values that are queried in a thread: while it decodes that many, in about 10 ms, nothing else
-runs."""
+_THREAD_MEMBERS: Final = 100_000
+"""Members and items of objects that are queried in a thread: while it decodes so many members, in about 25 ms, nothing
+else runs. Items of arrays are decoded in pieces."""
 _GRACE: Final = 1.0
 """Seconds that a worker process has after the deadline to return by itself."""
 _SIZE: Final = PoolSize(processes=3, per_principal=2, memory=2 << 30)
@@ -75,9 +76,10 @@ class QueryRunner:
         cost = len(blob) if cost is None else cost
         if cost <= INLINE_BYTES:
             return run_query(blob, query, seconds)
-        if cost <= _THREAD_BYTES and (
-            len(blob) <= _THREAD_VALUES or not await run_fairly(principal, has_more_values, blob, _THREAD_VALUES)
-        ):
+        is_large = cost > _THREAD_BYTES
+        if not is_large and len(blob) > _THREAD_MEMBERS and kind_at(blob, skip_space(blob, 0)) == "object":
+            is_large = await run_fairly(principal, has_more_values, blob, _THREAD_MEMBERS)
+        if not is_large:
             return await run_fairly(principal, run_query, blob, query, seconds)
         async with self.run_in_worker(blob, file, partial(pickle_result, query), seconds, principal) as answer:
             return await run_by_size(len(answer), pickle.loads, answer, principal=principal)
