@@ -21,8 +21,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from clocks import Clock
 from resource_limits import limited
 from samples import sample
+from waiting import until
 
 from mcp_mirror.errors import StoreError
 from mcp_mirror.settings.store import EncryptionPolicy, StorePolicy
@@ -53,9 +55,9 @@ def small_of(base: str) -> bytes:
     return (base.encode() * 9000)[:9000]
 
 
-async def put(store: DiskStore, base: str, blob: bytes, file: FileSpan | None = None) -> None:
+async def put(store: DiskStore, base: str, blob: bytes, file: FileSpan | None = None, expires: float = 9e12) -> None:
     provenance = Provenance("up", "tool", "0" * 64)
-    await store.put("me", Descriptor(base, "text", len(blob), 7, (), time.time(), 9e12, provenance), (blob,), file)
+    await store.put("me", Descriptor(base, "text", len(blob), 7, (), time.time(), expires, provenance), (blob,), file)
 
 
 def opened(folder: Path, encryption: EncryptionPolicy | None = None) -> DiskStore:
@@ -435,6 +437,24 @@ async def test_a_disk_that_the_store_has_filled_itself_can_be_cleared(
                 assert await other.delete("me", base)
         await put(store, "after", blob_of("after"))
     assert audit(folder) == {("me", "after")}
+
+
+@pytest.mark.parametrize("left", [None, 0])
+async def test_expired_values_give_their_room_back_on_a_full_disk(
+    left: int | None, small_disk: Path, audit: Audit
+) -> None:
+    folder, clock = small_disk / "store", Clock()
+    async with DiskStore(StorePolicy(ttl=9e9), clock, folder) as store:
+        bases = await put_until_full(store, (40_000,))
+        if left is not None:
+            fill(small_disk, left)
+        clock.now = 9e12
+        await until(store.totals, lambda totals: not totals.values)
+        if left is not None:
+            (small_disk / "filler").unlink()
+        for base in bases[:10]:
+            await put(store, f"{base}-again", blob_of("again")[:40_000], expires=9e13)
+    assert audit(folder) == {("me", f"{base}-again") for base in bases[:10]}
 
 
 BESIDE_FULL = """

@@ -256,12 +256,13 @@ class Index:
         self._remove_doomed_files()
         return gone > 0
 
-    def delete_in_little_space(self, namespace: str, base: str) -> bool:
-        """As `delete`, on a full disk: without the pending uses of other values and a checkpoint, which take space."""
+    @contextmanager
+    def without_checkpoints(self) -> Iterator[None]:
+        """Changes in this context do not copy the log to the index, which takes space on a full disk."""
         pragma = "PRAGMA wal_autocheckpoint = {}"
         self._read_rows(pragma.format(0), ())
         try:
-            return self.delete(namespace, base, writes_uses=False)
+            yield
         finally:
             self._read_rows(pragma.format(_LOG_PAGES), ())
 
@@ -387,18 +388,22 @@ class Index:
             [(at, at + lifetime, at + ahead, *key) for key, at in self._pending_uses.items()],
         )
 
-    def remove_expired(self) -> int:
-        """Remove a batch of expired values and of their files in two short changes. Returns the number of both."""
+    def remove_expired(self, most: int = EXPIRED_PER_BATCH, *, writes_uses: bool = True) -> int:
+        """Remove a batch of expired values, `most` at most, and of their files in two short changes.
+
+        Returns the number of both. For `writes_uses` see `delete`.
+        """
         with self.lock:
             if not self._eviction.find_expired(self._connection, None, 1):
                 return self._remove_doomed_files()
         removed, end = 0, time.monotonic() + BATCH_SECONDS
-        with self._change(is_durable=False) as change:
-            while removed < EXPIRED_PER_BATCH and time.monotonic() < end:
-                rows = self._eviction.find_expired(change, None, _EXPIRED_PER_STEP)
+        with self._change(is_durable=False, writes_uses=writes_uses) as change:
+            while removed < most and time.monotonic() < end:
+                step = min(most, _EXPIRED_PER_STEP)
+                rows = self._eviction.find_expired(change, None, step)
                 self._eviction.replace_by_tombstones(change, "expired", rows)
                 removed += len(rows)
-                if len(rows) < _EXPIRED_PER_STEP:
+                if len(rows) < step:
                     break
         return removed + self._remove_doomed_files()
 

@@ -183,15 +183,20 @@ class DiskStore:
     def _maintain(self) -> int:
         """Remove a batch of expired values, and write the index's log. Returns the number of removed values."""
         self._reopen_if_removed()
-        removed = self._index.remove_expired()
+        one = partial(self._index.remove_expired, 1, writes_uses=False)
+        removed = self._free_space(self._index.remove_expired, one)
         self._index.checkpoint()
         self._reserve_space()
         return removed
 
     def _delete(self, namespace: str, base: str) -> bool:
-        """Remove a value; on a full disk in the space that is reserved for it."""
+        delete = partial(self._index.delete, namespace, base)
+        return self._free_space(delete, partial(delete, writes_uses=False))
+
+    def _free_space(self, remove: Callable[[], T], remove_one: Callable[[], T]) -> T:
+        """Remove values; on a full disk remove one value in the space that is reserved for it."""
         try:
-            return self._index.delete(namespace, base)
+            return remove()
         except sqlite3.Error as error:
             if not is_full(error):
                 raise
@@ -199,7 +204,8 @@ class DiskStore:
             (self._folder / _RESERVE).unlink(missing_ok=True)
             with suppress(sqlite3.Error):
                 self._index.truncate_log(_RESERVE_BYTES[-1])
-            removed = self._index.delete_in_little_space(namespace, base)
+            with self._index.without_checkpoints():
+                removed = remove_one()
             self._reserve_space()
             return removed
 
