@@ -1015,11 +1015,12 @@ def test_a_notice_is_short_and_hides_nothing(style: NoticeStyle, value: Any, cha
 )
 @example("k" * 155, {HIDDEN * 3: HIDDEN, **{str(number): "\u6570" * 30 for number in range(20)}}, "compact")
 @example('"', {}, "compact")
+@example("", {"data": 0}, "compact")
 def test_a_notice_of_a_main_text_is_short_and_has_its_path(
     key: str, beside: dict[str, Any], style: NoticeStyle
 ) -> None:
-    for inner in ({**beside, key: LONG}, {"data": {**beside, key: LONG}}):
-        keys = ("data", key) if "data" in inner and inner["data"] != LONG else (key,)
+    flat = {**beside, key: LONG}
+    for inner, keys in ((flat, (key,)), ({"data": flat}, ("data", key))):
         notice = notice_of(inner, style, main_text_keys=keys)
         assert len(notice.encode()) < 2048
         assert not {c for c in notice.replace("\n", "") if unicodedata.category(c) in ("Cc", "Cf", "Co", "Zl", "Zp")}
