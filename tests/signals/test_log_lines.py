@@ -1,4 +1,4 @@
-"""The log lines on the page about monitoring are those of a real gateway."""
+"""The log lines on the pages about logs and monitoring are those of a real gateway."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from waiting import until
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Configured, Serve
 
-PAGE = Path(__file__).parents[2] / "docs" / "operations" / "monitoring.md"
+DOCS = Path(__file__).parents[2] / "docs"
 LARGE = json.dumps({"content": [{"type": "text", "text": "a line of text\n" * 2000}]})
 CHANGING = re.compile(
     r"\d{4}-\d\d-\d\dT[\d:.]+Z|(?<=\bms=)\d+|(?<=tokens=)\d+|(?<=kept_out=)\d+|(?<=path=)[0-9a-f]{16}"
@@ -29,11 +29,13 @@ def hide_changing_parts(line: str) -> str:
     return CHANGING.sub(lambda found: re.sub(r"[0-9a-f]+", "#", found[0]), line)
 
 
-@pytest.mark.parametrize(("log_format", "language"), [("text", "text"), ("json", "json")])
+@pytest.mark.parametrize(
+    ("log_format", "page"), [("text", "guides/logs-and-audit.md"), ("json", "operations/monitoring.md")]
+)
 async def test_a_call_logs_the_line_that_the_page_shows(
-    serve: Serve, configured: Configured, raw: Any, log_format: str, language: str
+    serve: Serve, configured: Configured, raw: Any, log_format: str, page: str
 ) -> None:
-    [shown] = re.findall(rf"```{language}\n(.*call_log.*)\n```", PAGE.read_text())
+    [shown] = re.findall(rf"```{log_format}\n(.*call_log.*)\n```", (DOCS / page).read_text())
     config = configured({"raw": raw()}, server={"log_format": log_format})
     async with serve(config, "-v") as served:
         async with Client(served.url.rstrip('"}')) as client:  # the line that announces it may be JSON
