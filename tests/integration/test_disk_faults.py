@@ -439,7 +439,7 @@ async def test_a_disk_that_the_store_has_filled_itself_can_be_cleared(
     assert audit(folder) == {("me", "after")}
 
 
-@pytest.mark.parametrize("left", [None, 0])
+@pytest.mark.parametrize("left", [pytest.param(None, marks=pytest.mark.slow), 0])
 async def test_expired_values_give_their_room_back_on_a_full_disk(
     left: int | None, small_disk: Path, audit: Audit
 ) -> None:
