@@ -67,6 +67,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Odd:
     return lambda name, version, lines: odd_upstream(folder_of(name), version, **lines)
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 async def test_the_end_of_many_subscriptions_does_not_stall_others(configured: Configured, odd: Odd) -> None:
     config = configured({"odd": odd(NEW)}, limits={"subscriptions_per_principal": 10_000})
