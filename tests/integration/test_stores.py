@@ -246,6 +246,16 @@ async def test_an_expired_value_leaves_a_tombstone_with_the_time(store: Store, c
     assert (await store.stats("me")).values == 1
 
 
+async def test_a_value_that_expired_long_before_has_a_tombstone_with_that_time(store: Store, clock: Clock) -> None:
+    """A gateway may have been stopped in the meantime."""
+    await put(store, clock, "t-1")
+    expiry = clock.now + TTL
+    clock.now += 10_000 * TTL
+    gone = await store.describe("me", "t-1")
+    assert isinstance(gone, Tombstone)
+    assert (gone.reason, gone.at) == ("expired", expiry)
+
+
 async def test_the_least_recently_used_value_is_evicted(store: Store, clock: Clock) -> None:
     for index in range(4):
         await put(store, clock, f"t-{index}", b'"' + b"x" * 248 + b'"')

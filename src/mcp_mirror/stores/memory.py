@@ -358,7 +358,7 @@ class MemoryStore:
         self._evicted += reason == "evicted"
         now = self._clock()
         self._forget_tombstone(key)
-        self._tombstones[key] = Tombstone(value.describe_briefly(key[1]), reason, now)
+        self._tombstones[key] = Tombstone(value.describe_briefly(key[1]), reason, min(value.expires, now))
         own = self._tombstone_keys.setdefault(key[0], OrderedDict())
         own[key] = None
         if len(own) > NAMESPACE_TOMBSTONES:

@@ -7,6 +7,8 @@ import sqlite3
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+import msgspec
+
 from mcp_mirror.paths import slug_of
 from mcp_mirror.settings.store import StorePolicy
 from mcp_mirror.stores.base import Reason
@@ -22,12 +24,12 @@ from mcp_mirror.stores.records import RecordCodec
 
 TOTALS: Final = 'SELECT coalesce(sum("values"), 0), coalesce(sum(bytes), 0) FROM usage'
 """The number and bytes of all values."""
-_EXPIRED: Final = """SELECT entries.rowid, entries.namespace, entries.base, entries.descriptor, entries.size
+_EXPIRED: Final = """SELECT entries.rowid, entries.namespace, entries.base, entries.descriptor, entries.size, expires
     FROM usage CROSS JOIN entries ON entries.namespace = usage.namespace
     WHERE {owner} expires <= :now LIMIT :limit"""
 _OF_OWNER: Final = "usage.namespace = :owner AND"
 _OLDEST: Final = (
-    "SELECT rowid, namespace, base, descriptor, size FROM entries WHERE namespace = ? ORDER BY used LIMIT 1"
+    "SELECT rowid, namespace, base, descriptor, size, expires FROM entries WHERE namespace = ? ORDER BY used LIMIT 1"
 )
 
 
@@ -39,6 +41,7 @@ class Removal(NamedTuple):
     base: str
     record: bytes
     size: int
+    expires: float
 
 
 class DiskEviction:
@@ -82,11 +85,11 @@ class DiskEviction:
     def replace_by_tombstones(self, change: sqlite3.Connection, reason: Reason, removals: list[Removal]) -> None:
         """Remove values, and add their tombstones, in place of the oldest ones over the limits."""
         now = self._clock()
-        for rowid, namespace, base, record, _ in removals:
+        for rowid, namespace, base, record, _, expires in removals:
             change.execute("DELETE FROM entries WHERE rowid = ?", (rowid,))
             if known := self._records.decode_brief(namespace, base, record):
                 envelope = self._records.encryptor.new_envelope(namespace, base)
-                left = self._records.encode(known, envelope)
+                left = self._records.encode(msgspec.structs.replace(known, expires=expires), envelope)
                 change.execute("DELETE FROM tombstones WHERE namespace = ? AND base = ?", (namespace, base))
                 tombstone = (namespace, base, slug_of(base), reason, now, left)
                 change.execute("INSERT INTO tombstones VALUES (?, ?, ?, ?, ?, ?)", tombstone)

@@ -60,7 +60,7 @@ _TOMBSTONE: Final = "SELECT descriptor, reason, at FROM tombstones WHERE namespa
 _FIND: Final = """SELECT expires, size, substr(content, ?, ?), entries.digest, start,
         CASE size WHEN 0 THEN descriptor ELSE substr(descriptor, 1, ?) END FROM entries
     LEFT JOIN blobs ON blobs.digest = entries.digest WHERE namespace = ? AND base = ?"""
-_EXPIRED_ROW: Final = """SELECT rowid, namespace, base, descriptor, size FROM entries
+_EXPIRED_ROW: Final = """SELECT rowid, namespace, base, descriptor, size, expires FROM entries
     WHERE namespace = ? AND base = ? AND expires <= ?"""
 _SEALED_WITH: Final = "FROM entries WHERE substr(descriptor, 1, 1) = ? AND substr(descriptor, 2, ?) = ?"
 _BLOBS: Final = "SELECT digest, start, held FROM blobs"
@@ -233,7 +233,8 @@ class Index:
             row = self._record_use(_DESCRIBE, (namespace, base))
             if row is None:
                 for record, reason, at in self._read_rows(_TOMBSTONE, (namespace, base)):
-                    return Tombstone(self._records.decode(namespace, base, record), reason, at)
+                    known = self._records.decode(namespace, base, record)
+                    return Tombstone(known, reason, min(known.expires, at))  # it was noticed later than it expired
                 return None
             known = self._records.decode(namespace, base, row[0])
             return msgspec.structs.replace(known, expires=self._clock() + self._policy.lifetime)
