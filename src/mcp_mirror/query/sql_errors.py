@@ -154,7 +154,7 @@ def _explain_rows_of_text(database: "DuckDBPyConnection", table: str, columns: M
     for column, kind in columns.items():
         for rows in list_rows(database.sqltype(kind), (column,)):
             if rows.is_array:
-                return f"The rows of {quote_shown(table)} are FROM ({rows.select(table)})."
+                return f"The rows of {quote_shown(table)} are FROM ({rows.select_items(table)})."
     return _explain_cells(table, columns)
 
 

@@ -276,10 +276,7 @@ def _find_records(blob: Buffer, levels: Sequence[Level]) -> Records | None:
 
 
 def sample_records(blob: Buffer, known: Sequence[Member]) -> Sequence[Buffer]:
-    """The first members of an object if they are objects of one kind: they share keys with the first or most of them.
-
-    One in eight may have other keys too, such as the project itself in a lock file of npm.
-    """
+    """The first members of an object if they are objects of one kind; see `are_of_one_kind`."""
     view, samples = memoryview(blob), list[Buffer]()
     for member in known[:_SAMPLED_RECORDS]:
         if member.span.stop - known[0].span.start > _MAX_SAMPLE_BYTES:
@@ -288,12 +285,19 @@ def sample_records(blob: Buffer, known: Sequence[Member]) -> Sequence[Buffer]:
         if kind_at(record, 0) != "object":
             return ()
         samples.append(record)
-    if len(samples) < _MIN_RECORDS:
-        return ()
-    keys = [frozenset(read_keys(record)) for record in samples]
+    return samples if are_of_one_kind([frozenset(read_keys(record)) for record in samples]) else ()
+
+
+def are_of_one_kind(keys: Sequence[AbstractSet[str]]) -> bool:
+    """Whether there are four or more objects with these keys, and they share keys with the first or most of them.
+
+    One in eight may have other keys too, such as the project itself in a lock file of npm.
+    """
+    if len(keys) < _MIN_RECORDS:
+        return False
     times = Counter(chain.from_iterable(keys))
     frequent = frozenset(key for key, count in times.items() if 2 * count >= len(keys))
-    return samples if _are_alike(keys, keys[0]) or _are_alike(keys, frequent) else ()
+    return _are_alike(keys, keys[0]) or _are_alike(keys, frequent)
 
 
 def _are_alike(keys: Sequence[AbstractSet[str]], shared: AbstractSet[str]) -> bool:
