@@ -56,25 +56,31 @@ def encode_returned(value: object, limit: int) -> bytes:
 
 def check_encoded(text: bytes, limit: int) -> bytes:
     """Return a value that the sandbox has encoded as JSON text; ToolError as for `encode_returned`."""
-    _check(is_large=len(text) > limit or has_more_values(text, limit // _ITEM_BYTES), limit=limit)
-    _check(is_deep=is_deeper(text, _MAX_DEPTH))
+    if len(text) > limit or has_more_values(text, limit // _ITEM_BYTES):
+        raise _build_size_error(limit)
+    if is_deeper(text, _MAX_DEPTH):
+        raise _build_depth_error()
     return text
 
 
 def _check_size(value: object, limit: int) -> None:
     """Raise an error for a value over the limit, or with too many levels."""
     for depth, size in enumerate(_measure(value, limit)):
-        _check(is_large=size > limit, is_deep=depth > _MAX_DEPTH, limit=limit)
+        if size > limit:
+            raise _build_size_error(limit)
+        if depth > _MAX_DEPTH:
+            raise _build_depth_error()
 
 
-def _check(limit: int = 0, *, is_large: bool = False, is_deep: bool = False) -> None:
-    if is_large:
-        raise ToolError(
-            f"The script returned more than {format_bytes(limit)} (`code.values`; each item counts "
-            f"{_ITEM_BYTES} bytes at least). Return less, such as a part or a summary."
-        )
-    if is_deep:
-        raise ToolError(f"The script returned a value with more than {_MAX_DEPTH} levels. Return a flatter value.")
+def _build_size_error(limit: int) -> ToolError:
+    return ToolError(
+        f"The script returned more than {format_bytes(limit)} (`code.values`; each item counts {_ITEM_BYTES} bytes at "
+        "least). Return less, such as a part or a summary."
+    )
+
+
+def _build_depth_error() -> ToolError:
+    return ToolError(f"The script returned a value with more than {_MAX_DEPTH} levels. Return a flatter value.")
 
 
 def _measure(value: object, limit: int) -> Iterator[int]:

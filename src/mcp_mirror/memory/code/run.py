@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from mcp_mirror.core.resolve import Pointer
 from mcp_mirror.errors import ToolError
-from mcp_mirror.memory.code.changed_variables import keep_result
 from mcp_mirror.memory.code.failures import build_error, explain_unknown_names, takes_text_for_rows
 from mcp_mirror.memory.code.inputs import (
     ValueBudget,
@@ -25,6 +24,7 @@ from mcp_mirror.memory.code.inputs import (
 )
 from mcp_mirror.memory.code.progress import Progress
 from mcp_mirror.memory.code.sandbox import TYPE_CHECK, CallAnswer, Failure, Outcome, Script
+from mcp_mirror.memory.code.script_result import keep_result
 from mcp_mirror.memory.code.scripts import ScriptCall, Scripts, ScriptTool, ScriptToolResult
 from mcp_mirror.memory.code.stubs import (
     find_names,

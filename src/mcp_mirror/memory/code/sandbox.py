@@ -25,9 +25,9 @@ from anyio.abc import TaskGroup
 
 from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.errors import MirrorError, ToolError
-from mcp_mirror.memory.code.changed_variables import RESULT
 from mcp_mirror.memory.code.mistakes import find_mistakes, find_unawaited, locate_variable
 from mcp_mirror.memory.code.returned import check_encoded, encode_returned
+from mcp_mirror.memory.code.script_result import RESULT
 from mcp_mirror.security.rate_limits import ConcurrencyLimiter, Limit, Queue
 from mcp_mirror.settings.limits import QueuePolicy
 from mcp_mirror.settings.policies import CodePolicy
@@ -72,6 +72,8 @@ _GRACE: Final = 1.0
 
 _ASSIGNMENT: Final = f"{RESULT} = "
 """Is not in the scripts of models, so errors do not quote it."""
+_LARGE_RESULT: Final = 100_000
+"""Characters of JSON text from which a result is encoded in the worker process."""
 _READ_RESULT: Final = f"""
 import json
 {RESULT}_json = None
@@ -80,10 +82,11 @@ if not isinstance({RESULT}, str):
         {RESULT}_json = json.dumps({RESULT}, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError):
         pass
-[True, {RESULT}_json] if {RESULT}_json and len({RESULT}_json) > 100000 else [False, {RESULT}]
+[True, {RESULT}_json] if {RESULT}_json and len({RESULT}_json) > {_LARGE_RESULT} else [False, {RESULT}]
 """
 """Returns whether the result is JSON text, and the result. A large one is encoded in the worker process if JSON has a
 form for it: to convert its items keeps the interpreter lock, and takes ten times the memory."""
+
 _NICENESS: Final = 5
 """By how much the priority of scripts is lower than the gateway's. On two cores, eight scripts that compute delay the
 calls of other principals by 30 ms without the difference, and by 10 ms with it."""

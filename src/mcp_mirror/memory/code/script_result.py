@@ -8,6 +8,10 @@ from typing import Final
 
 from mcp_mirror.system.patterns import lazy_pattern
 
+RESULT: Final = "_mcp_mirror_result"
+"""The variable in which a script keeps its result."""
+_LINE_END: Final = lazy_pattern(r"(?<=\n)|(?<=\r)(?!\n)")
+"""The end of a line as Python counts lines."""
 _CHANGES: Final = frozenset(
     {"add", "append", "appendleft", "discard", "extend", "insert", "remove", "reverse", "sort", "update"}
 )
@@ -21,11 +25,6 @@ _COMPOUND: Final = (ast.For, ast.AsyncFor, ast.While, ast.If, ast.Try)
 _PARTS: Final = (ast.Subscript, ast.Attribute, ast.Starred)
 _parsing: Final = threading.Lock()
 """Held while warnings of Python's parser, such as those of escapes, are ignored: threads share this setting."""
-
-
-RESULT: Final = "_mcp_mirror_result"
-"""The variable in which a script keeps its result."""
-_LINE_END: Final = lazy_pattern(r"(?<=\n)|(?<=\r)(?!\n)")
 
 
 def keep_result(code: str) -> str:
