@@ -857,6 +857,7 @@ MANY = {"total": 300, "users": {f"u{number}": {"age": number} for number in rang
         (PAGE, "WITH c AS (SELECT id FROM t) SELECT sum(id) AS s FROM c", [{"s": 3}]),
         (PAGE, "SELECT a.id FROM t a JOIN t b ON a.id = b.id + 1", [{"id": 2}]),
         (PAGE, "SELECT page FROM t", [{"page": 1}]),
+        (PAGE, "SELECT max(id) AS id FROM t", [{"id": 2}]),
         (METRICS, "SELECT metric.mode AS mode FROM t", [{"mode": "idle"}]),
         (NESTED, "SELECT count(email) AS n, count(*) AS c FROM t", [{"n": 1, "c": 2}]),
         (LISTS, "SELECT due FROM t", [{"due": 5}]),
@@ -873,6 +874,18 @@ def test_an_object_is_the_table_of_the_only_rows_that_a_query_names(
 ) -> None:
     assert rows(sql, t=value) == found
     assert rows(sql, t=form.format(json.dumps(value))) == found
+
+
+def test_columns_of_objects_by_key_have_the_types_of_all_their_values() -> None:
+    users = {f"u{at}": {"n": 2**63 + 1 if at else 3, "x": at if at % 2 else at / 4, "y": at} for at in range(20)}
+    del users["u5"]["n"], users["u6"]["y"]
+    found = rows("SELECT max(n) AS n, sum(x) AS x, min(y - 5) AS y FROM t", t={"total": 20, "users": users})
+    assert found == [{"n": 2**63 + 1, "x": 122.5, "y": -5}]
+
+
+def test_objects_by_key_whose_keys_differ_only_in_case_are_explained() -> None:
+    users = {f"u{at}": {"Name": at, "name": at, "x": 1} for at in range(5)}
+    assert "Referenced column" in failure("SELECT x FROM t", t={"total": 5, "users": users}).message
 
 
 def test_two_objects_are_the_tables_of_their_rows() -> None:

@@ -28,7 +28,9 @@ _SERIES: Final = lazy_pattern(rf"STRUCT\({_NAME} \w+\[\](?:, {_NAME} \w+\[\])+\)
 _NAME_ERRORS: Final = ("BinderException", "CatalogException")
 """Errors for which the existing tables and columns are named."""
 _CELLS: Final = "json[1] is the first cell of a row, and json[1]::DOUBLE a number."
-UNKNOWN_NAME: Final = lazy_pattern(r'(?:column named|Referenced column|Referenced table) "([^"]+)"')
+UNKNOWN_NAME: Final = lazy_pattern(
+    r'(?:column named|Referenced column|Referenced table|^Binder Error: Column) "([^"]+)"'
+)
 """The name in errors such as `Table "o" does not have a column named "x"`, or of `metric.mode` without a `metric`."""
 _UNKNOWN_TABLE: Final = "Referenced table"
 _MISSING_FIELD: Final = lazy_pattern(r"Cannot extract field '([^']+)'")
