@@ -73,7 +73,9 @@ class FailedRequest(msgspec.Struct, frozen=True):
                 return error
             case RequestTimeoutError():
                 kind = UpstreamError if self.timeout.reason else UpstreamTimeoutError
-                return kind(f"{upstream} {self.explain_timeout()}")
+                is_read = self.is_stuck and self.pending.is_sent  # the server may have executed it before
+                advice = f" {what} has no answer; {self.request.after_loss}." if is_read else ""
+                return kind(f"{upstream} {self.explain_timeout()}{advice}")
             case UnknownSessionError():
                 return SessionLostError(f"{upstream} did not know the gateway's session during {what}; {LOST_SESSION}.")
             case MisdirectedResponseError():
