@@ -846,6 +846,15 @@ AUDIT = {
     },
     "metadata": {"found": {"high": 1, "low": 3}},
 }
+LOCK = {
+    "name": "x",
+    "packages": {
+        f"p{at}": {"version": f"{at}.0", "dependencies": {f"d{3 * at + more}": "^1" for more in range(3)}}
+        for at in range(100)
+    },
+}
+COUNTS = {"day": "monday", "words": {f"w{number}": number for number in range(5)}}
+LINKS = {f"n{at}": {f"m{2 * at}": 1, f"m{2 * at + 1}": 2} for at in range(300)}
 MANY = {"total": 300, "users": {f"u{number}": {"age": number} for number in range(300)}}
 
 
@@ -866,6 +875,12 @@ MANY = {"total": 300, "users": {f"u{number}": {"age": number} for number in rang
         (AUDIT, "SELECT fix FROM t WHERE range IS NULL", [{"fix": fix} for fix in (True, {"name": "c"}, 1, None)]),
         (AUDIT, "SELECT count(*) AS n FROM t", [{"n": 4}]),
         (MANY, "SELECT max(age) AS m FROM t", [{"m": 299}]),
+        (LOCK, "SELECT count(*) AS n FROM t, json_each(dependencies) WHERE t.key > ''", [{"n": 300}]),
+        (LOCK, "SELECT dependencies AS d FROM t WHERE key = 'p1'", [{"d": {"d3": "^1", "d4": "^1", "d5": "^1"}}]),
+        (COUNTS, "SELECT key, value FROM t ORDER BY value DESC LIMIT 1", [{"key": "w4", "value": 4}]),
+        (COUNTS["words"] | {"w5": None}, "SELECT avg(Value) AS mean FROM t", [{"mean": 2.0}]),
+        ({"links": LINKS}, "SELECT value FROM t WHERE key = 'n9'", [{"value": {"m18": 1, "m19": 2}}]),
+        (LINKS, "SELECT count(*) AS n, sum(cardinality(value)) AS s FROM t", [{"n": 300, "s": 600}]),
     ],
 )
 @pytest.mark.parametrize("form", FORMS)
@@ -886,6 +901,11 @@ def test_columns_of_objects_by_key_have_the_types_of_all_their_values() -> None:
 def test_objects_by_key_whose_keys_differ_only_in_case_are_explained() -> None:
     users = {f"u{at}": {"Name": at, "name": at, "x": 1} for at in range(5)}
     assert "Referenced column" in failure("SELECT x FROM t", t={"total": 5, "users": users}).message
+
+
+def test_members_are_no_rows_if_several_objects_have_such_members() -> None:
+    for value in (COUNTS | {"lines": COUNTS["words"]}, {"a": 1, "b": 2, "c": 3}, {"a": 1, "b": "x", "c": 3, "d": 4}):
+        assert 'Referenced column "key" not found' in failure("SELECT key, value FROM t", t=value).message
 
 
 def test_two_objects_are_the_tables_of_their_rows() -> None:

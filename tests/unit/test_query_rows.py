@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from mcp_mirror.query import rows as module
-from mcp_mirror.query.rows import write_rows
+from mcp_mirror.query.rows import find_part, write_members, write_rows
 
 QUOTED = ('a\n"', "b", "\u00e9", "")
 RECORDS = {f"r{at}": {"id": at, "name": "x"} for at in range(4)}
+LINKS = {f"n{at}": {f"m{at}": 1} for at in range(201)}
 DAYS = ("2026-11-01", "2026-11-02", "3", "4")
 NUMBERS = dict.fromkeys("12345", 0)
 CELLS = (1, "b", None, True)
@@ -25,6 +26,9 @@ def written(value: Any) -> list[Any] | None:
     [
         (RECORDS, [{"key": key} | one for key, one in RECORDS.items()]),
         (RECORDS | {"r5": {}}, None),
+        (LINKS, [{"key": key, "value": one} for key, one in LINKS.items()]),
+        (dict(list(LINKS.items())[:200]), None),
+        (LINKS | {"last": 1}, None),
         (
             {key: {"KEY": 1} for key in QUOTED},
             [{"_key": key, "KEY": 1} for key in QUOTED],
@@ -99,3 +103,21 @@ def test_a_very_large_data_frame_is_not_written_as_rows(monkeypatch: pytest.Monk
     assert written({"open": dict.fromkeys(DAYS, 1)}) is not None
     monkeypatch.setattr(module, "_MAX_CELLS", 3)
     assert written({"open": dict.fromkeys(DAYS, 1)}) is None
+
+
+def test_a_part_of_an_object_is_found_by_its_keys() -> None:
+    inner = b'{ "a/b": {"c": [1, 2]} }'
+    for value in (inner, b" [%b] " % inner, inner + b"\n"):
+        assert bytes(find_part(value, ("a/b", "c")) or b"") == b"[1, 2]"
+        assert find_part(value, ("a/b", "d")) is None
+    assert bytes(find_part(inner, ()) or b"") == inner
+
+
+def test_each_member_of_an_object_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (
+        write_members(b' {"\xc3\xa4": {"n":  1}, "b": null}')
+        == b'{"key":"\\u00e4","value":{"n":  1}}\n{"key":"b","value":null}'
+    )
+    assert write_members(b"[1]") is None
+    monkeypatch.setattr(module, "_MAX_BYTES", 5)
+    assert write_members(b'{"a": 1}') is None

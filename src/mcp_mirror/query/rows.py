@@ -7,7 +7,7 @@ import json
 from collections.abc import Container, Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -16,6 +16,7 @@ from mcp_mirror.core.results.outlines import sample_items
 from mcp_mirror.payload.json_spans import (
     items,
     kind_at,
+    locate,
     members,
     read_keys,
     skip_space,
@@ -39,8 +40,39 @@ _TYPED: Final = lazy_pattern(rb'"?[-+]?\d[\d.,]*(?:[eE][-+]?\d+)?%?"?|true|false
 _EMPTY: Final = (b"null", b'""')
 _INDEX: Final = lazy_pattern(r"\d[\d.:TZ+ -]*")
 """The number, date or time of a row of a data frame."""
+_MANY_MEMBERS: Final = 200
+"""Members from which objects of many kinds are rows and not columns, of which a database can have too few."""
 _MIN_SERIES: Final = 4
 """Rows of a data frame."""
+
+
+class Part(NamedTuple):
+    """The part of an object that has the rows."""
+
+    keys: tuple[str, ...]
+    """The keys to it; none for the whole object."""
+    is_by_member: bool = False
+    """Each of its members is a row, with the columns `key` and `value`."""
+
+
+def find_part(blob: Buffer, keys: tuple[str, ...]) -> Buffer | None:
+    """Return the part of an object, or of the only object in an array, at these keys; None if it does not exist."""
+    start = trim(blob).start
+    found = locate(blob, keys if kind_at(blob, start) == "object" else (0, *keys))
+    return memoryview(blob)[found.start : found.stop] if isinstance(found, Span) else None
+
+
+def write_members(blob: Buffer) -> bytes | None:
+    """Write each member of an object as a JSON object of its `key` and `value`; None for other or very large values."""
+    span = trim(blob)
+    if span.length > _MAX_BYTES or kind_at(blob, span.start) != "object":
+        return None
+    return _write_members(blob, members(blob, span))
+
+
+def _write_members(blob: Buffer, known: Iterable[Member]) -> bytes:
+    read = ((json.dumps(one.key).encode(), bytes(blob[one.span.start : one.span.stop])) for one in known)
+    return b"\n".join(b'{"key":%b,"value":%b}' % member for member in read)
 
 
 def write_rows(blob: Buffer) -> bytes | None:
@@ -49,9 +81,10 @@ def write_rows(blob: Buffer) -> bytes | None:
     It has a row for each of its members if these are objects with the same keys: the field `key`, or `_key` if the
     objects have such a field, then the fields of the object. If there are more of these fields than members, and they
     are numbers or dates, the members are columns, as pandas writes them: a row has the field `key`, then a cell of each
-    member; an object of cells is the one column `value`. Or one of its members is an array of arrays, the rows, and
-    another one has the names of their cells: texts, or objects with a `name`. Many databases answer so. Without such
-    names, also for an array of arrays by itself, the first row has them if it is a header, as in spreadsheets.
+    member; an object of cells is the one column `value`. Very many objects with other keys each have a row with the
+    fields `key` and `value`. Or one of its members is an array of arrays, the rows, and another one has the names of
+    their cells: texts, or objects with a `name`. Many databases answer so. Without such names, also for an array of
+    arrays by itself, the first row has them if it is a header, as in spreadsheets.
     """
     span = trim(blob)
     kind = kind_at(blob, span.start)
@@ -96,8 +129,10 @@ def _write_frame(blob: Buffer, known: Sequence[Member]) -> bytes | None:
 
 
 def _write_records(blob: Buffer, known: Sequence[Member]) -> bytes | None:
+    """Write the rows of objects by key, of one kind or very many; None for any other object."""
     if not sample_records(blob, known):
-        return None
+        are_many = len(known) > _MANY_MEMBERS and {kind_at(blob, one.span.start) for one in known} == {"object"}
+        return _write_members(blob, known) if are_many else None
     view = memoryview(blob)
     records = [view[member.span.start : member.span.stop] for member in known]
     fields = {key.casefold() for record in records for key in read_keys(record)}

@@ -8,17 +8,20 @@ and its configuration is locked.
 import json
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from mcp_mirror.core.texts.python_literals import replace_nan
 from mcp_mirror.payload.json_spans import kind_at, skip_space
+from mcp_mirror.query.rows import Part
 from mcp_mirror.query.sql_errors import (
+    HIDDEN,
     UNKNOWN_NAME,
     SqlFailure,
     describe_error,
@@ -27,7 +30,7 @@ from mcp_mirror.query.sql_errors import (
     quote_shown,
     shorten_error,
 )
-from mcp_mirror.query.sql_rows import HIDDEN, close_rows, open_rows
+from mcp_mirror.query.sql_rows import find_rows
 from mcp_mirror.query.sql_tables import MISSING, TableSource, load_table
 from mcp_mirror.query.sql_text_order import explain_empty_cells, explain_text_order
 from mcp_mirror.system.files import BINARY
@@ -53,6 +56,9 @@ _ARROW: Final = "SET lambda_syntax = 'ENABLE_SINGLE_ARROW'"
 """Accepts `x -> x + 1` beside `lambda x: x + 1`. A later version may not have this setting."""
 _INLINE_BYTES: Final = 1 << 20
 """Bytes of a result above which it is written to a file."""
+_NO_PART: Final = "NoPart"
+_UNKNOWN: Final = ("BinderException", _NO_PART)
+"""Failures after which the rows within an object are not what a query means."""
 _FETCHED: Final = 2000
 """Rows that are fetched at once."""
 _VIEW: Final = f"{HIDDEN}row"
@@ -80,6 +86,14 @@ class _FailedError(Exception):
         self.failure = failure
 
 
+class _Meant(NamedTuple):
+    """The rows within the object of a table, which a query that failed may mean."""
+
+    table: str
+    part: Part
+    failure: SqlFailure
+
+
 class _Query(msgspec.Struct, frozen=True):
     """A query that was checked."""
 
@@ -88,8 +102,10 @@ class _Query(msgspec.Struct, frozen=True):
     """All objects of its syntax tree."""
     texts: Collection[str]
     """The tables of texts."""
-    objects: Collection[str]
+    objects: AbstractSet[str]
     """The tables whose rows are objects that are in no array."""
+    whole: AbstractSet[str]
+    """The tables of whole values."""
     max_bytes: int
     """The largest result."""
     result_file: str
@@ -103,11 +119,26 @@ def import_database() -> None:
 def run_sql(sql: str, tables: Sequence[TableSource], max_bytes: int, result_file: str) -> FileSpan | bytes | SqlFailure:
     """Load the tables, run the query and return its rows, a JSON array of objects of at most `max_bytes`.
 
-    A large result is written to `result_file`, a new file; empty if no file can be created.
+    If the query counts the one row of an object with rows, or names columns of the only rows within an object, these
+    rows are the table. A large result is written to `result_file`, a new file; empty if no file can be created.
 
     Raises:
         FileRemovedError: The file of a table no longer exists.
     """
+    answer = _run(sql, tables, max_bytes, result_file)
+    failure = answer.failure if isinstance(answer, _Meant) else None
+    while isinstance(answer, _Meant):
+        table, part, _ = answer
+        tables = [msgspec.structs.replace(one, part=part) if one.name == table else one for one in tables]
+        answer = _run(sql, tables, max_bytes, result_file)
+    is_unknown = isinstance(answer, SqlFailure) and answer.kind in _UNKNOWN
+    return failure if failure and is_unknown else answer
+
+
+def _run(
+    sql: str, tables: Sequence[TableSource], max_bytes: int, result_file: str
+) -> FileSpan | bytes | SqlFailure | _Meant:
+    """Load the tables and run the query once; see `run_sql`."""
     import duckdb  # noqa: PLC0415  # an extra
 
     blobs = [map_sent(table.value) for table in tables]
@@ -117,6 +148,7 @@ def run_sql(sql: str, tables: Sequence[TableSource], max_bytes: int, result_file
         for table, blob in zip(tables, blobs, strict=True)
         if table.is_media or kind_at(blob, skip_space(blob, 0)) == "text"
     )
+    whole = frozenset(table.name for table in tables if table.part is None)
     with open_database() as database:
         try:
             nodes = _check_query(database, sql, names)
@@ -124,7 +156,7 @@ def run_sql(sql: str, tables: Sequence[TableSource], max_bytes: int, result_file
                 loaded = list(threads.map(partial(_load, database), tables, blobs))
             lock_database(database)
             objects = frozenset(name for name, is_object in zip(names, loaded, strict=True) if is_object)
-            return _run(database, _Query(sql, nodes, texts, objects, max_bytes, result_file), frozenset(names))
+            return _select(database, _Query(sql, nodes, texts, objects, whole, max_bytes, result_file))
         except _FailedError as error:
             return error.failure
         except (duckdb.OutOfMemoryException, MemoryError):
@@ -225,6 +257,8 @@ def _load(database: "DuckDBPyConnection", table: TableSource, blob: Buffer) -> b
             return load_table(connection, table, blob)
     except duckdb.OutOfMemoryException:
         raise
+    except LookupError:
+        raise _FailedError(SqlFailure("", _NO_PART)) from None
     except (duckdb.Error, ValueError) as error:
         message = (
             f"The input {quote_shown(table.name)} cannot be read as a table: {shorten_error(str(error))} Use an array "
@@ -233,21 +267,17 @@ def _load(database: "DuckDBPyConnection", table: TableSource, blob: Buffer) -> b
         raise _FailedError(SqlFailure(message, type(error).__name__)) from None
 
 
-def _run(database: "DuckDBPyConnection", query: _Query, closed: Collection[str]) -> FileSpan | bytes | SqlFailure:
-    """Run the query, unless it orders or counts what it does not mean.
-
-    If it counts the one row of an object with rows, or names columns of the only rows within an object, these rows are
-    the table. `closed` are the tables that were not replaced so.
-    """
+def _select(database: "DuckDBPyConnection", query: _Query) -> FileSpan | bytes | SqlFailure | _Meant:
+    """Run the query, unless it orders or counts what it does not mean."""
     import duckdb  # noqa: PLC0415  # an extra
 
     columns = list_columns(database)
-    objects = {name: columns[name] for name in columns if name in closed and name in query.objects}
+    objects = {name: columns[name] for name in columns if name in query.whole & query.objects}
     if counted := explain_count(database, query.nodes, objects):
         table, message = counted
-        if open_rows(database, {table: columns[table]}):
-            return _run(database, query, set(closed) - {table})
-        return SqlFailure(message, "Count")
+        failure = SqlFailure(message, "Count")
+        meant = find_rows(database, {table: columns[table]})
+        return _Meant(*meant, failure) if meant else failure
     explained = explain_text_order(database, query.nodes, columns, MISSING)
     if explained := explained or explain_empty_cells(database, query.nodes, columns, query.texts):
         return SqlFailure(explained, "TextOrder")
@@ -255,16 +285,10 @@ def _run(database: "DuckDBPyConnection", query: _Query, closed: Collection[str])
         return _fetch(database, query)
     except duckdb.BinderException as error:
         unknown = UNKNOWN_NAME.search(str(error))
-        opened = unknown and open_rows(
-            database, {name: columns[name] for name in columns if name in closed}, unknown[1]
-        )
-        if not opened:
+        candidates = {name: columns[name] for name in columns if name in query.whole}
+        if not (meant := find_rows(database, candidates, unknown[1]) if unknown else None):
             raise
-        try:
-            return _run(database, query, set(closed) - {opened})
-        except duckdb.BinderException:
-            close_rows(database, opened)
-            raise error from None
+        return _Meant(*meant, describe_error(database, error, query.sql, query.texts))
 
 
 def _fetch(database: "DuckDBPyConnection", query: _Query) -> FileSpan | bytes:

@@ -13,7 +13,7 @@ from mcp_mirror.core.texts.embedded_json import read_json_container
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import read_keys
 from mcp_mirror.query.sql_files import quote_name, quote_text
-from mcp_mirror.query.sql_rows import HIDDEN, list_rows
+from mcp_mirror.query.sql_rows import list_rows
 from mcp_mirror.query.sql_tables import MISSING, explain_lines
 from mcp_mirror.security.sanitize import sanitize
 from mcp_mirror.system.patterns import lazy_pattern
@@ -21,6 +21,8 @@ from mcp_mirror.system.patterns import lazy_pattern
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
+HIDDEN: Final = "__mcp_mirror_"
+"""The beginning of the names of views that are not those of a query."""
 _NAME: Final = r"(?:\"(?:[^\"]|\"\")*\"|\w+)"
 """A name in the type of an object."""
 _SERIES: Final = lazy_pattern(rf"STRUCT\({_NAME} \w+\[\](?:, {_NAME} \w+\[\])+\)")

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from mcp_mirror.payload.json_strings import replace_half_pairs
-from mcp_mirror.query.rows import write_rows
+from mcp_mirror.query.rows import Part, find_part, write_members, write_rows
 from mcp_mirror.query.sql_files import create_table, describe_columns, open_as_file, quote_name, quote_text
 from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer, FileSpan
@@ -32,14 +32,32 @@ _NORMALIZED: Final = lazy_pattern(r'"(?:[^"]|"")*"|\b(?:UUID|TIME|DATE|TIMESTAMP
 """Names in quotes, and types whose values would not be written as they were sent."""
 
 
-def load_json(database: "DuckDBPyConnection", name: str, blob: Buffer, value: FileSpan | bytes = b"") -> bool:
+def load_json(
+    database: "DuckDBPyConnection",
+    name: str,
+    blob: Buffer,
+    value: FileSpan | bytes = b"",
+    part: Part | None = None,
+) -> bool:
     """Make a table of JSON or JSON lines, and return whether its rows are objects that are in no array.
 
-    `value` is the position of the JSON in a file.
+    Args:
+        database: Gets the table.
+        name: The name of the table.
+        blob: The JSON.
+        value: Its position in a file.
+        part: The part to read in place of the whole JSON.
+
+    Raises:
+        LookupError: The JSON has no such part.
     """
     import duckdb  # noqa: PLC0415  # an extra
 
-    rows = write_rows(blob)
+    if part is not None:
+        blob, value = find_part(blob, part.keys) or b"", b""
+        if not blob:
+            raise LookupError(name)
+    rows = write_members(blob) if part is not None and part.is_by_member else write_rows(blob)
     if rows:
         blob, value = rows, b""
     start = bytes(blob[:_HEAD]).lstrip()

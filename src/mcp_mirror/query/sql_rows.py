@@ -4,16 +4,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mcp_mirror.core.results.main_parts import are_of_one_kind
-from mcp_mirror.query.sql_files import quote_name, quote_text
-from mcp_mirror.system.patterns import lazy_pattern
+from mcp_mirror.query.rows import Part
+from mcp_mirror.query.sql_files import quote_name
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-HIDDEN: Final = "__mcp_mirror_"
-"""The beginning of the names of tables and views that are not those of a query."""
-_UNSIGNED: Final = lazy_pattern(r'(?<=[:\[])"UBIGINT"')
-"""The type of numbers without a negative one, whose differences would be errors."""
+_MEMBER_COLUMNS: Final = frozenset({"key", "value"})
+_MIN_MEMBERS: Final = 4
+"""Members of an object from which they are rows."""
+_FAMILIES: Final = {
+    "bigint": "number",
+    "ubigint": "number",
+    "hugeint": "number",
+    "double": "number",
+    "varchar": "text",
+    "boolean": "boolean",
+    "list": "array",
+    "struct": "object",
+    "map": "object",
+}
 
 
 class Rows(NamedTuple):
@@ -27,40 +37,26 @@ class Rows(NamedTuple):
     size: str
     """The SQL expression for their number."""
 
-    @property
-    def place(self) -> str:
-        """The SQL expression for them."""
-        return ".".join(map(quote_name, self.keys))
-
-    @property
-    def key_column(self) -> str:
-        """The name of the column of the keys, which no object has."""
-        name = "key"
-        while name in self.columns:
-            name = f"_{name}"
-        return name
-
     def has(self, column: str) -> bool:
         """Whether they have a column."""
+        key = "key"
+        while key in self.columns:
+            key = f"_{key}"
         folded = column.casefold()
-        return folded in self.columns or (folded == self.key_column and not self.is_array)
+        return folded in self.columns or (folded == key and not self.is_array)
 
     def select_items(self, table: str) -> str:
         """The query for the rows of an array; `table` is the table of the object."""
-        return f"SELECT unnest({self.place}, max_depth := 2) FROM {quote_name(table)}"  # noqa: S608  # quoted names
+        return f"SELECT unnest({_quote_keys(self.keys)}, max_depth := 2) FROM {quote_name(table)}"  # noqa: S608  # quoted names
 
-    def select_records(self, database: "DuckDBPyConnection", table: str) -> str:
-        """The query for objects by key; values of several types in one column are JSON."""
-        members = f"{quote_name(table)}, json_each(to_json({self.place}))"
-        found = database.execute(f"SELECT json_group_structure(value)::VARCHAR FROM {members}").fetchone()  # noqa: S608  # quoted names
-        types = quote_text(_UNSIGNED.sub('"HUGEINT"', found[0] if found else "{}"))
-        columns = f"key AS {self.key_column}, unnest(json_transform(value, {types}))"
-        return f"SELECT {columns} FROM {members} ORDER BY id"  # noqa: S608  # quoted names
+
+def _quote_keys(keys: Sequence[str]) -> str:
+    return ".".join(map(quote_name, keys))
 
 
 def list_rows(kind: Any, keys: tuple[str, ...]) -> Iterator[Rows]:
     """Yield all rows in a type of the database; `keys` are those to the type itself."""
-    place = ".".join(map(quote_name, keys))
+    place = _quote_keys(keys)
     if kind.id == "list" and kind.children[0][1].id == "struct":
         yield Rows(keys, _fold_names(kind.children[0][1]), is_array=True, size=f"len({place})")
     elif kind.id == "map" and kind.children[1][1].id == "struct":
@@ -85,10 +81,23 @@ def _find_shared(kinds: Sequence[Any]) -> frozenset[str]:
     return frozenset().union(*names) if are_of_one_kind(names) else frozenset()
 
 
-def open_rows(
+def _list_members(members: Sequence[tuple[str, Any]], keys: tuple[str, ...]) -> Iterator[Part]:
+    """Yield the outermost objects whose values have one type; `keys` are those to the object with these members."""
+    families = {_FAMILIES.get(kind.id) for _, kind in members if kind.id != "null"}
+    if len(members) >= _MIN_MEMBERS and len(families) == 1 and None not in families:
+        yield Part(keys, is_by_member=True)
+        return
+    for key, kind in members:
+        if kind.id == "map":
+            yield Part((*keys, key), is_by_member=True)
+        elif kind.id == "struct":
+            yield from _list_members(kind.children, (*keys, key))
+
+
+def find_rows(
     database: "DuckDBPyConnection", tables: Mapping[str, Mapping[str, str]], wanted: str | None = None
-) -> str | None:
-    """Replace the table of an object by the rows within it, if no others of these tables can be meant.
+) -> tuple[str, Part] | None:
+    """Find the rows within the object of a table, if no others of these tables can be meant.
 
     Args:
         database: The tables.
@@ -96,34 +105,22 @@ def open_rows(
         wanted: A column that the rows have; None: any rows.
 
     Returns:
-        The table; None if none was replaced.
+        The table, and the part of its object that has the rows; None without them.
     """
-    import duckdb  # noqa: PLC0415  # an extra
-
-    found = [
-        (table, rows)
+    kinds = {
+        table: [(column, database.sqltype(kind)) for column, kind in columns.items()]
         for table, columns in tables.items()
-        for column, kind in columns.items()
-        for rows in list_rows(database.sqltype(kind), (column,))
+    }
+    found = [
+        (table, Part(rows.keys))
+        for table, columns in kinds.items()
+        for column, kind in columns
+        for rows in list_rows(kind, (column,))
         if wanted is None or rows.has(wanted)
     ]
+    if not found and wanted is not None and wanted.casefold() in _MEMBER_COLUMNS:
+        found = [(table, part) for table, columns in kinds.items() for part in _list_members(columns, ())]
     if len(found) != 1:
         return None
-    [(table, rows)] = found
-    name, hidden = quote_name(table), HIDDEN + table
-    if len(database.execute(f"SELECT 1 FROM {name} LIMIT 2").fetchall()) > 1:  # noqa: S608  # a quoted name
-        return None
-    database.execute(f"ALTER TABLE {name} RENAME TO {quote_name(hidden)}")
-    try:
-        select = rows.select_items(hidden) if rows.is_array else rows.select_records(database, hidden)
-        database.execute(f"CREATE TABLE {name} AS {select}")
-    except duckdb.Error:  # keys that differ only in case, or too many objects of several types
-        database.execute(f"ALTER TABLE {quote_name(hidden)} RENAME TO {name}")
-        return None
-    return table
-
-
-def close_rows(database: "DuckDBPyConnection", table: str) -> None:
-    """Restore a table that `open_rows` has replaced."""
-    database.execute(f"DROP TABLE {quote_name(table)}")
-    database.execute(f"ALTER TABLE {quote_name(HIDDEN + table)} RENAME TO {quote_name(table)}")
+    first = f"SELECT 1 FROM {quote_name(found[0][0])} LIMIT 2"  # noqa: S608  # a quoted name
+    return found[0] if len(database.execute(first).fetchall()) == 1 else None

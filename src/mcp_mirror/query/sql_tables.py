@@ -33,6 +33,7 @@ from mcp_mirror.core.texts.formats import (
 from mcp_mirror.core.texts.number_tables import MAX_CHARACTERS
 from mcp_mirror.core.texts.pipe_tables import find_pipe_table, find_record_table
 from mcp_mirror.core.texts.python_literals import is_python_literal, replace_nan
+from mcp_mirror.query.rows import Part
 from mcp_mirror.query.sql_files import create_table, describe_columns, open_as_file, quote_name, quote_text
 from mcp_mirror.query.sql_json import load_json
 from mcp_mirror.query.texts import decode_string
@@ -126,18 +127,22 @@ class TableSource(msgspec.Struct, frozen=True):
     """JSON text: an array, an object, or the text of a CSV, TSV or JSON lines file."""
     is_media: bool = False
     """The value is a content block."""
+    part: Part | None = None
+    """The part of the value that becomes the table; None: all of it."""
 
 
 def load_table(database: "DuckDBPyConnection", table: TableSource, blob: Buffer) -> bool:
     """Make a table of a value, and return whether its rows are objects that are in no array.
 
-    ValueError for a number, a boolean, null, or a file of an unknown format.
+    Raises:
+        ValueError: The value is a number, a boolean, null, or a file of an unknown format.
+        LookupError: The value has no such part.
     """
     head = bytes(blob[:64]).lstrip()
     if table.is_media:
-        return _load_bytes(database, table.name, _as_utf8(_read_content(blob)))
+        return _load_bytes(database, table, _as_utf8(_read_content(blob)))
     if head.startswith(_PARQUET_BASE64) and (decoded := _decode_base64(blob)).startswith(_PARQUET):
-        return _load_bytes(database, table.name, decoded)
+        return _load_bytes(database, table, decoded)
     if head.startswith(b'"'):
         data = decode_string(blob).encode().removeprefix(codecs.BOM_UTF8)
         start = data[:_HEAD]
@@ -145,10 +150,10 @@ def load_table(database: "DuckDBPyConnection", table: TableSource, blob: Buffer)
         is_embedded = has_text or is_python_literal(start.decode(errors="ignore"))
         inner = find_embedded_json(blob, include_lines=True) if is_embedded else None
         if inner is None:
-            return _load_bytes(database, table.name, data)
-        return load_json(database, table.name, inner)
+            return _load_bytes(database, table, data)
+        return load_json(database, table.name, inner, part=table.part)
     if head[:1] in (b"[", b"{"):
-        return load_json(database, table.name, blob, table.value)
+        return load_json(database, table.name, blob, table.value, table.part)
     raise ValueError(f"it is {shorten(head.rstrip().decode(), 20)}.")
 
 
@@ -170,22 +175,22 @@ def _as_utf8(data: bytes) -> bytes:
         raise ValueError("the file is neither Parquet nor text in UTF-8 or UTF-16.") from None
 
 
-def _load_bytes(database: "DuckDBPyConnection", name: str, data: bytes) -> bool:
+def _load_bytes(database: "DuckDBPyConnection", table: TableSource, data: bytes) -> bool:
     """Make a table of a file: Parquet, JSON, JSON lines, CSV, TSV, or the lines of any other text; see `load_table`."""
     import duckdb  # noqa: PLC0415  # an extra
 
-    data = data.removeprefix(codecs.BOM_UTF8)
+    name, data = table.name, data.removeprefix(codecs.BOM_UTF8)
     start = data[:_HEAD].lstrip()
     is_object = re.match(rb'\{\s*["}]', start) is not None
     if is_object and (listed := _list_objects(data)):
-        return load_json(database, name, listed)
+        return load_json(database, name, listed, part=table.part)
     if data.startswith(_PARQUET):
         with open_as_file(data) as path:
             create_table(database, name, f"read_parquet({path})")
         return False
     if is_object or (start.startswith(b"[") and data.rstrip().endswith(b"]")):  # DuckDB accepts arrays without an end
         try:
-            return load_json(database, name, _clear_nan(data))
+            return load_json(database, name, _clear_nan(data), part=table.part)
         except duckdb.OutOfMemoryException:
             raise
         except duckdb.Error:  # a line of a log may begin so, and one of JSON lines may be cut
