@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -198,6 +199,36 @@ def test_a_part_is_restored_only_if_its_whole_message_fits() -> None:
     assert all(pruned.tokens == sum(map(estimate, pruned.messages)) for pruned in exact)
     for pruned, budget in zip(exact, range(300, 3200, 5), strict=True):
         assert pruned.fits == (pruned.tokens <= budget)
+
+
+def measure_work(messages: list[Message], budget: int, weight: Callable[[Message], int]) -> float:
+    """Prune, check the budget, and return how many times the text of the conversation was estimated."""
+    work = 0
+
+    def estimate(message: Message) -> int:
+        nonlocal work
+        work += count(message)
+        return weight(message)
+
+    pruned = prune_messages(messages, budget, "anthropic", estimate=estimate)
+    assert pruned.tokens == sum(map(weight, pruned.messages)) <= budget
+    return work / count_all(messages)
+
+
+@pytest.mark.parametrize("power", [0.99, 1, 1.01])
+def test_a_message_with_many_parts_is_estimated_only_a_few_times(power: float) -> None:
+    """After the largest part, which is pruned last, most of the others are restored."""
+    answers = [
+        {"type": "tool_result", "tool_use_id": f"c{n}", "content": f"{n} " + LONG * (100 if n == 200 else 1)}
+        for n in range(201)
+    ]
+    messages: list[Message] = [{"role": "user", "content": answers}, {"role": "assistant", "content": "done"}]
+
+    def weight(message: Message) -> int:
+        return int(count(message) ** power)
+
+    total = sum(map(weight, messages))
+    assert max(measure_work(messages, total * part // 20, weight) for part in range(3, 20)) < 25
 
 
 @pytest.mark.parametrize("budget", [-1, 0])

@@ -244,12 +244,21 @@ def test_bytes_are_a_block_of_their_media_type(kind: Any) -> None:
     assert members(kind(b"%PDF-"))["content"] == [{"type": "resource", "resource": resource}]
 
 
-def test_bytes_among_content_are_media_and_in_data_base64() -> None:
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, BytesIO])
+def test_bytes_among_content_are_media_and_in_data_base64(kind: Any) -> None:
     encoded = base64.b64encode(PNG).decode()
-    blocks = members(["a picture", PNG, TEXT])["content"]
+    blocks = members(["a picture", kind(PNG), TEXT])["content"]
     assert [block["type"] for block in blocks] == ["text", "image", "text"]
-    assert members(["a picture", PNG])["structuredContent"] == {"result": ["a picture", encoded]}
-    assert json.loads(write_json(PNG)) == encoded
+    assert members(["a picture", kind(PNG)])["structuredContent"] == {"result": ["a picture", encoded]}
+    assert members({"picture": kind(PNG)})["structuredContent"] == {"result": {"picture": encoded}}
+    assert json.loads(write_json(kind(PNG))) == encoded
+    assert json.loads(encode_media(kind(PNG)) or b"") == blocks[1]
+
+
+def test_a_file_in_memory_is_read_from_its_start() -> None:
+    file = BytesIO()
+    file.write(PNG)
+    assert members({"picture": file}) == members({"picture": PNG})
 
 
 def test_a_pillow_image_is_a_png() -> None:

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import AsyncIterator, Callable
 from datetime import date
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import Annotated, Any, Literal, NamedTuple
 
 import jsonschema_rs
@@ -409,13 +409,36 @@ def test_errors_for_invalid_functions_have_two_sentences_at_most(function: Any, 
     assert "pydantic.dev" not in str(caught.value)
 
 
+class Season(Enum):
+    DRY = "dry"
+    WET = "wet"
+
+
+class Pair(Enum):
+    FIRST = (1, 2)
+
+
+class Pace(Enum):
+    QUICK = int
+
+
+class Size(Enum):
+    TINY = (1, 2)
+    ODD = object
+    LARGE = "large"
+
+
 @pytest.mark.parametrize(
     ("hint", "reason"),
     [
         (type[int], "a value of JSON cannot be the class int"),
         (dict[tuple[int, int], str], "the keys of a JSON object are texts"),
         (list[dict[frozenset[int], str]], "the keys of a JSON object are texts"),
-        (Literal[b"x"], "a literal of bytes equals no value of JSON"),
+        (Literal[b"x"], "no value of JSON equals b'x'"),
+        (Literal[Season.DRY, Season.WET], "no value of JSON equals <Season.DRY: 'dry'>, <Season.WET: 'wet'>"),
+        (list[Pair], r"no value of JSON equals <Pair.FIRST: \(1, 2\)>"),
+        (Enum("Empty", {"length": property()}), "an enum without members has no values"),
+        (Pace, "no value of JSON equals <Pace.QUICK: <class 'int'>>"),
     ],
 )
 def test_types_that_no_call_can_satisfy_are_refused(hint: Any, reason: str) -> None:
@@ -425,6 +448,21 @@ def test_types_that_no_call_can_satisfy_are_refused(hint: Any, reason: str) -> N
     find.__annotations__["value"] = hint
     with pytest.raises(MirrorError, match=f"the annotation of 'value' cannot be read from JSON: {reason}"):
         read(find)
+
+
+def test_the_schema_has_only_the_members_of_an_enum_that_json_can_name() -> None:
+    def resize(size: Size, other: Literal["x", Season.DRY]) -> None: ...
+
+    function = read(resize)
+    properties = dict(function.schema)["properties"]
+    assert (function.schema["$defs"]["Size"]["enum"], properties["other"]["const"]) == (["large"], "x")
+    assert function.read_arguments(b'{"size": "large", "other": "x"}') == {"size": Size.LARGE, "other": "x"}
+
+
+def test_a_model_class_is_a_tool_that_builds_it() -> None:
+    function = read(Order)
+    arguments = function.read_arguments(b'{"item": "tent"}')
+    assert (arguments["item"], function.call(**arguments)) == ("tent", Order(item="tent"))
 
 
 @pytest.mark.parametrize(

@@ -204,9 +204,9 @@ _BYTE_FORMATS: Final = ("B", "b", "c")
 
 
 def _view_buffer(value: Any) -> memoryview | None:
-    """The memory of a value that supports the buffer protocol; None for any other value."""
+    """The memory of a value that supports the buffer protocol, or of a file in memory; None for any other value."""
     try:
-        return memoryview(value)
+        return memoryview(value.getvalue() if isinstance(value, BytesIO) else value)
     except (TypeError, BufferError, ValueError):
         return None
 
@@ -239,8 +239,8 @@ def _build_content_block(part: object) -> Mapping[str, Any]:
         file = BytesIO()
         picture.save(file, "PNG")
         return _build_media_block(file.getvalue())
-    if _is_media(part):
-        return _build_media_block(memoryview(part).tobytes())  # type: ignore[arg-type]  # it supports the buffer protocol
+    if (view := _view_buffer(part)) is not None and _is_media(part):
+        return _build_media_block(view.tobytes())
     return {"type": "text", "text": part if isinstance(part, str) else write_json(part).decode()}
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, TypedDict, get_args
 import msgspec
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema, JsonRef, JsonSchemaValue
-from pydantic_core import core_schema, to_jsonable_python
+from pydantic_core import PydanticSerializationError, SchemaValidator, core_schema, to_json, to_jsonable_python
 
 from mcp_mirror.errors import ArgumentsError, MirrorError
 from mcp_mirror.functions.result_types import find_unencodable_result
@@ -204,7 +204,7 @@ def _adapt(
 ) -> TypeAdapter[Mapping[str, Any]]:
     """Return a type adapter for a signature in which only some parameters have type hints; the schema is tried."""
 
-    @functools.wraps(source)  # the module, in which pydantic evaluates annotations
+    @functools.wraps(source, updated=())  # the module, in which pydantic evaluates annotations
     def bind(**arguments: Any) -> Mapping[str, Any]:
         return arguments
 
@@ -237,10 +237,12 @@ class _Schema(GenerateJsonSchema):
         raise TypeError(f"a value of JSON cannot be the class {schema['cls'].__name__}")
 
     def literal_schema(self, schema: core_schema.LiteralSchema) -> JsonSchemaValue:
-        """Return the schema of a literal; TypeError for bytes, which JSON does not have."""
-        if all(isinstance(one, bytes) for one in schema["expected"]):
-            raise TypeError("a literal of bytes equals no value of JSON")
-        return super().literal_schema(schema)
+        """Return the schema of the values that JSON has; raise TypeError if it has none of them."""
+        return super().literal_schema({**schema, "expected": _select_readable(schema, schema["expected"])})
+
+    def enum_schema(self, schema: core_schema.EnumSchema) -> JsonSchemaValue:
+        """Return the schema of the members that JSON can name; raise TypeError if it can name none of them."""
+        return super().enum_schema({**schema, "members": _select_readable(schema, schema["members"])})
 
     def dict_schema(self, schema: core_schema.DictSchema) -> JsonSchemaValue:
         """Return the schema of a dict; keys of an enum with numbers are named by their texts, as JSON writes keys.
@@ -270,6 +272,28 @@ class _Schema(GenerateJsonSchema):
             "additionalProperties": False,
         }
         return {"anyOf": [as_object, as_array]}
+
+
+def _select_readable(schema: core_schema.LiteralSchema | core_schema.EnumSchema, values: list[Any]) -> list[Any]:
+    """The values of a literal or an enum that pydantic reads from their JSON: not tuples, bytes, classes and so on.
+
+    Raises:
+        TypeError: There are none, so no call could have this argument.
+    """
+    if not values:
+        raise TypeError("an enum without members has no values")
+    validator = SchemaValidator(schema)
+
+    def is_readable(value: Any) -> bool:
+        try:
+            validator.validate_json(to_json(value))
+        except (ValidationError, PydanticSerializationError):
+            return False
+        return True
+
+    if not (readable := [one for one in values if is_readable(one)]):
+        raise TypeError(f"no value of JSON equals {', '.join(map(repr, values[:_MAX_ERRORS]))}")
+    return readable
 
 
 def _describe_error(at: tuple[int | str, ...], reason: str) -> str:

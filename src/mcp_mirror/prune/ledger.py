@@ -1,8 +1,8 @@
 """Tracks the tokens and changes of each message while a conversation is pruned.
 
 An estimate covers whole messages. If a message has several parts, the saving of one part is estimated from a message
-with only this part, and the message is estimated again only when the budget seems to be met; otherwise a message with
-many parts would be estimated once for each of them.
+with only this part, and the message is estimated again only when the budget seems to be met, and a few times while
+parts are restored; otherwise a message with many parts would be estimated once for each of them.
 """
 
 import hashlib
@@ -22,6 +22,8 @@ Estimate = Callable[[Message], int]
 _TOLERANCE: Final = 16
 """The saving of a part in its message may be smaller than in a message with only this part: by this many tokens plus
 one in this many."""
+_MAX_CHECKS: Final = 8
+"""Estimates of a whole message while its parts are restored."""
 
 
 class TokenLedger:
@@ -37,6 +39,8 @@ class TokenLedger:
         self._parts = Counter(slot.at for slot in slots)
         self._changes: dict[int, dict[Location, Any]] = {}
         self._stale: set[int] = set()
+        self._checks: Counter[int] = Counter()
+        self._restored: list[tuple[Slot, Any, int]] = []
         self._weights: dict[tuple[int, Location], int] = {}
         self.total: int = sum(costs)
         """Tokens; for messages with several parts an approximation until `recount`."""
@@ -80,18 +84,42 @@ class TokenLedger:
         self._set_cost(slot.at, self._costs[slot.at] - saved)
         return saved
 
-    def restore(self, slot: Slot, saved: int, budget: int) -> bool:
-        """Restore a part if the budget is still met, and return whether it was restored."""
-        if saved - saved // _TOLERANCE - _TOLERANCE > budget - self.total:
-            return False
+    def restore(self, slot: Slot, saved: int, budget: int) -> None:
+        """Restore a part if the budget is still met.
+
+        Whether it is met is exact for the first parts of a message that are tried; `settle` checks the others.
+        """
+        is_exact = self._checks[slot.at] < _MAX_CHECKS
+        if saved - (saved // _TOLERANCE + _TOLERANCE if is_exact else 0) > budget - self.total:
+            return
         changes = self._changes[slot.at]
         stub = changes.pop(slot.where)
-        cost = self._estimate(self._build_current(slot.at)) if changes else self._first_costs[slot.at]
+        cost = self._costs[slot.at] + saved
+        if not changes:
+            cost = self._first_costs[slot.at]
+        elif is_exact:
+            self._checks[slot.at] += 1
+            cost = self._estimate(self._build_current(slot.at))
         if self.total - self._costs[slot.at] + cost > budget:
             changes[slot.where] = stub
-            return False
+            return
+        if changes and not is_exact:
+            self._stale.add(slot.at)
         self._set_cost(slot.at, cost)
-        return True
+        self._restored.append((slot, stub, saved))
+
+    def settle(self, budget: int) -> None:
+        """Estimate all changed messages, and prune the parts restored last again if the budget is exceeded."""
+        while not self.meets(budget) and self._restored:
+            slot, stub, saved = self._restored.pop()
+            self._changes[slot.at][slot.where] = stub
+            self._stale.add(slot.at)
+            self._set_cost(slot.at, self._costs[slot.at] - saved)
+        self.recount()
+
+    def is_pruned(self, slot: Slot) -> bool:
+        """Whether a stub is in the place of a part."""
+        return slot.where in self._changes[slot.at]
 
     def messages(self) -> list[Message]:
         """All messages in their current state."""

@@ -147,12 +147,15 @@ def prune_messages(
     ledger = TokenLedger(messages, costs, slots, estimate)
     pruned = list(_prune_parts(messages, slots, ledger, budget, is_kept=memory is not None))
     ledger.recount()
-    kept = [(blob, cut) for slot, blob, cut in pruned[::-1] if not ledger.restore(slot, cut.tokens, budget)][::-1]
+    for slot, _, cut in reversed(pruned):
+        ledger.restore(slot, cut.tokens, budget)
+    ledger.settle(budget)
+    kept = [(blob, cut) for slot, blob, cut in pruned if ledger.is_pruned(slot)]
     if memory is not None:
         for blob, cut in kept:
             memory[str(cut.path)] = blob
     cuts = tuple(cut for _, cut in kept)
-    return Pruned(ledger.messages() if cuts else messages, ledger.total, before, ledger.meets(budget), cuts)
+    return Pruned(ledger.messages() if cuts else messages, ledger.total, before, ledger.total <= budget, cuts)
 
 
 def _prune_parts(
