@@ -182,15 +182,22 @@ def test_a_row_with_fewer_cells_than_the_others_is_a_row(last: str, count: int) 
         ("```csv\n", "```\n"),
         ("The rows:\n\n```csv\n", "\n```\n\nSee the notes.\n"),
         ("# exported 2026\n# by a tool, daily\n", ""),
+        ("Found the rows of page 1.\n", ""),
         ("\n\n", ""),
     ],
-    ids=["code block", "code block in words", "comments", "empty lines"],
+    ids=["code block", "code block in words", "comments", "sentence", "empty lines"],
 )
 @pytest.mark.parametrize("count", [3, 900])
-def test_csv_in_a_code_block_or_below_comments_has_its_columns(before: str, after: str, count: int) -> None:
+def test_csv_in_a_code_block_or_below_a_heading_has_its_columns(before: str, after: str, count: int) -> None:
     text = f"{before}id,name\n" + "".join(f"{number},n {number}\n" for number in range(count)) + after
     assert types(text) == {"id": "BIGINT", "name": "VARCHAR"}
     assert rows("SELECT count(*) AS n FROM t", t=text) == [{"n": count}]
+
+
+@pytest.mark.parametrize("before", ["Found 20 attachment(s).\n", "20 rows, page 1 of 9\n"])
+def test_tsv_below_lines_without_tabs_has_its_columns(before: str) -> None:
+    text = f"{before}id\tfrom\n" + "".join(f"<m{number}>\tAda, p{number}@example.org\n" for number in range(20))
+    assert rows('SELECT "from" AS s FROM t WHERE id = $$<m7>$$', t=text) == [{"s": "Ada, p7@example.org"}]
 
 
 def test_json_after_a_heading_is_a_table() -> None:
