@@ -200,6 +200,12 @@ def test_tsv_below_lines_without_tabs_has_its_columns(before: str) -> None:
     assert rows('SELECT "from" AS s FROM t WHERE id = $$<m7>$$', t=text) == [{"s": "Ada, p7@example.org"}]
 
 
+def test_csv_in_a_json_string_has_its_columns() -> None:
+    text = json.dumps("id,name\n" + "".join(f"{number},n {number}\n" for number in range(900)))
+    assert rows("SELECT name FROM t WHERE id = 7", t=text) == [{"name": "n 7"}]
+    assert types('"id","name"\n"1","a"\n"2","b"\n') == {"id": "BIGINT", "name": "VARCHAR"}
+
+
 def test_json_after_a_heading_is_a_table() -> None:
     text = "Query executed.\nReturned 2 rows:\n\n" + json.dumps(OBJECTS, indent=2)
     assert rows("SELECT * FROM t ORDER BY id", t=text) == OBJECTS

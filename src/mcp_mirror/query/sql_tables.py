@@ -18,7 +18,7 @@ import msgspec
 
 from mcp_mirror.core.amounts import format_count, shorten
 from mcp_mirror.core.results.media import locate_content
-from mcp_mirror.core.texts.embedded_json import find_embedded_json, read_json_container
+from mcp_mirror.core.texts.embedded_json import find_embedded_json, find_quoted_text, read_json_container
 from mcp_mirror.core.texts.formats import (
     FOOTER,
     JSON_LINES,
@@ -139,14 +139,13 @@ def load_table(database: "DuckDBPyConnection", table: TableSource, blob: Buffer)
     if head.startswith(_PARQUET_BASE64) and (decoded := _decode_base64(blob)).startswith(_PARQUET):
         return _load_bytes(database, table.name, decoded)
     if head.startswith(b'"'):
+        blob = find_quoted_text(blob) or blob
         data = decode_string(blob).encode().removeprefix(codecs.BOM_UTF8)
         start = data[:_HEAD]
         has_text = _has_heading(start) or _FOLLOWED.fullmatch(start[:_SIGN] + data[-_SIGN:])
         is_embedded = has_text or is_python_literal(start.decode(errors="ignore"))
         inner = find_embedded_json(blob, include_lines=True) if is_embedded else None
-        if inner is None:
-            return _load_bytes(database, table.name, data)
-        return load_json(database, table.name, inner)
+        return load_json(database, table.name, inner) if inner else _load_bytes(database, table.name, data)
     if head[:1] in (b"[", b"{"):
         return load_json(database, table.name, blob, table.value)
     raise ValueError(f"it is {shorten(head.rstrip().decode(), 20)}.")
