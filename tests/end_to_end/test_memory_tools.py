@@ -109,8 +109,12 @@ async def test_a_text_in_a_json_string_is_read_as_that_text(client: Lines) -> No
     assert read.startswith("\n".join(lines[1:3]))
     assert found.startswith(f"8: {lines[8]}")
     assert "901 lines" in described
-    received = json.loads(await receive_at_upstream(client, path))["params"]["arguments"]["x"]
-    assert received == sent
+    change = {"memory_path": path, "old_text": "\n".join(lines[1:3]), "new_text": f"{lines[1]}\n\u00e9"}
+    edited = await client.text("memory_edit", change)
+    for given, one in ((path, lines[2]), (path_in(edited), "\u00e9")):
+        received = json.loads(await receive_at_upstream(client, given))["params"]["arguments"]["x"]
+        assert received.startswith('"')
+        assert json.loads(received).split("\n") == [*lines[:2], one, *lines[3:]]
 
 
 async def test_a_model_reads_only_a_short_edited_copy_again(client: Lines) -> None:
