@@ -81,6 +81,8 @@ def read(text: str) -> Edges:
         ("It was warm.\nAda, Anne\nByron, Anne\nKing, William\n", ""),
         ("2 rows, page 1\nAll of them\nid\tname\n1\ta\n2\tb\n", "TSV, 2 columns after a heading"),
         ("On branch main\n\tmodified: a\n\tmodified: b\n\tmodified: c\n", ""),
+        ("Changed 3 files.\nM\ta.py\nA\tb.py\nD\tc.py\n", ""),
+        ("Sent 3 times.\nAda,a@example.org\nBob,b@example.org\nEve,e@example.org\n", ""),
         ("The file a.txt\n1\tone\n2\ttwo\n3\tthree\n", ""),
         ("Authors:\nLovelace, Ada\nByron, Anne\nKing, William\n", ""),
         ("id,name\n1,a\n2,b\n\n(2 rows)\n", "CSV, 2 columns"),
