@@ -99,6 +99,24 @@ async def test_one_row_is_put_into_a_large_page_and_the_page_is_sent_back(client
     assert "occurs more than once" in again
 
 
+async def test_a_text_in_a_json_string_is_read_as_that_text(client: Lines) -> None:
+    lines = ["id,name", *(f'{n},"n {n}"' for n in range(900))]
+    sent = json.dumps("\n".join(lines))
+    path = await store_text(client, sent)
+    read = await client.text("memory_read", {"memory_path": path, "offset": 1, "limit": 2})
+    found = await client.text("memory_grep", {"memory_path": path, "pattern": '^7,"n 7"$'})
+    described = await client.text("memory_describe", {"memory_path": path})
+    assert read.startswith("\n".join(lines[1:3]))
+    assert found.startswith(f"8: {lines[8]}")
+    assert "901 lines" in described
+    change = {"memory_path": path, "old_text": "\n".join(lines[1:3]), "new_text": f"{lines[1]}\n\u00e9"}
+    edited = await client.text("memory_edit", change)
+    for given, one in ((path, lines[2]), (path_in(edited), "\u00e9")):
+        received = json.loads(await receive_at_upstream(client, given))["params"]["arguments"]["x"]
+        assert received.startswith('"')
+        assert json.loads(received).split("\n") == [*lines[:2], one, *lines[3:]]
+
+
 async def test_a_model_reads_only_a_short_edited_copy_again(client: Lines) -> None:
     for lines, is_shown in ((20, True), (200, False)):
         text = "".join(f"line {number}: it is new\n" for number in range(lines))

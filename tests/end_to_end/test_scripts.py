@@ -859,6 +859,13 @@ async def test_a_text_that_is_not_json_as_a_whole_is_described(mirror: Mirror, t
     assert f"one string: {advice}\nCall memory_run again" in reply.text
 
 
+async def test_a_script_that_reads_lines_of_a_json_string_learns_its_text(mirror: Mirror) -> None:
+    lines = json.dumps("id,name\n1,a\n2,b\n")
+    reply = await mirror.run("t.splitlines()[1].split()", {"t": lines})
+    assert "\nt is text in a JSON string: after `import json`, its text is json.loads(t).\n" in reply.text
+    assert (await mirror.run("import json\njson.loads(t).splitlines()[1]", {"t": lines})).value == "1,a"
+
+
 async def test_a_script_that_reads_cells_of_a_text_learns_where_its_json_is(mirror: Mirror) -> None:
     reply = await mirror.run("max(t, key=lambda row: row[1])", {"t": 'Result:\n[["a", 1], ["b", 2]]\n'})
     assert "one string: after `import json`, its JSON is json.loads(t[8:28]).\nCall memory_run again" in reply.text

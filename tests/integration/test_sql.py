@@ -20,7 +20,8 @@ from samples import sample
 
 from mcp_mirror.query.sql import lock_database, open_database, run_sql
 from mcp_mirror.query.sql_errors import SqlFailure
-from mcp_mirror.query.sql_tables import TableSource, load_table
+from mcp_mirror.query.sql_files import TableSource
+from mcp_mirror.query.sql_tables import load_table
 from mcp_mirror.types import FileSpan, Span
 
 if TYPE_CHECKING:
@@ -182,15 +183,28 @@ def test_a_row_with_fewer_cells_than_the_others_is_a_row(last: str, count: int) 
         ("```csv\n", "```\n"),
         ("The rows:\n\n```csv\n", "\n```\n\nSee the notes.\n"),
         ("# exported 2026\n# by a tool, daily\n", ""),
+        ("Found the rows of page 1.\n", ""),
         ("\n\n", ""),
     ],
-    ids=["code block", "code block in words", "comments", "empty lines"],
+    ids=["code block", "code block in words", "comments", "sentence", "empty lines"],
 )
 @pytest.mark.parametrize("count", [3, 900])
-def test_csv_in_a_code_block_or_below_comments_has_its_columns(before: str, after: str, count: int) -> None:
+def test_csv_in_a_code_block_or_below_a_heading_has_its_columns(before: str, after: str, count: int) -> None:
     text = f"{before}id,name\n" + "".join(f"{number},n {number}\n" for number in range(count)) + after
     assert types(text) == {"id": "BIGINT", "name": "VARCHAR"}
     assert rows("SELECT count(*) AS n FROM t", t=text) == [{"n": count}]
+
+
+@pytest.mark.parametrize("before", ["Found 20 attachment(s).\n", "20 rows, page 1 of 9\n"])
+def test_tsv_below_lines_without_tabs_has_its_columns(before: str) -> None:
+    text = f"{before}id\tfrom\n" + "".join(f"<m{number}>\tAda, p{number}@example.org\n" for number in range(20))
+    assert rows('SELECT "from" AS s FROM t WHERE id = $$<m7>$$', t=text) == [{"s": "Ada, p7@example.org"}]
+
+
+def test_csv_in_a_json_string_has_its_columns() -> None:
+    text = json.dumps("id,name\n" + "".join(f"{number},n {number}\n" for number in range(900)))
+    assert rows("SELECT name FROM t WHERE id = 7", t=text) == [{"name": "n 7"}]
+    assert types('"id","name"\n"1","a"\n"2","b"\n') == {"id": "BIGINT", "name": "VARCHAR"}
 
 
 def test_json_after_a_heading_is_a_table() -> None:
@@ -853,7 +867,7 @@ LOCK = {
         for at in range(100)
     },
 }
-COUNTS = {"day": "monday", "words": {f"w{number}": number for number in range(5)}}
+COUNTS: dict[str, Any] = {"day": "monday", "words": {f"w{number}": number for number in range(5)}}
 LINKS = {f"n{at}": {f"m{2 * at}": 1, f"m{2 * at + 1}": 2} for at in range(300)}
 MANY = {"total": 300, "users": {f"u{number}": {"age": number} for number in range(300)}}
 

@@ -33,6 +33,14 @@ def replaced(blob: bytes, old: str, new: str, *, everywhere: bool = False) -> by
     return b"".join(join_pieces(blob, Replace(old, json.dumps(new).encode(), everywhere)(blob, never)))
 
 
+def test_a_text_in_a_json_string_is_edited_as_it_is_read() -> None:
+    sent = json.dumps(json.dumps('name\nn "\u00e9"\n')).encode()
+    assert json.loads(json.loads(replaced(sent, "n", "m", everywhere=True))) == 'mame\nm "\u00e9"\n'
+    assert json.loads(json.loads(replaced(sent, 'name\nn "\u00e9', "x"))) == 'x"\n'
+    with pytest.raises(ToolError, match="lines 0 and 1"):
+        replaced(sent, "n", "m")
+
+
 def op(name: str, path: str, *value: Any, **more: Any) -> dict[str, Any]:
     return {"op": name, "path": path, **({"value": value[0]} if value else {}), **more}
 

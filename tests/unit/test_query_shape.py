@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from computing import least_seconds
 
-from mcp_mirror.core.texts.embedded_json import find_embedded_json, read_json_container
+from mcp_mirror.core.texts.embedded_json import find_embedded_json, find_quoted_text, read_json_container
 from mcp_mirror.errors import ToolError
 from mcp_mirror.query.missing_keys import explain_nothing
 from mcp_mirror.query.select import Select, explain_text, select
@@ -646,6 +646,26 @@ def test_a_failed_expression_names_the_reason(blob: bytes, expression: str, expe
 )
 def test_json_in_text_is_an_object_or_an_array(blob: bytes, expected: bytes | None) -> None:
     assert find_embedded_json(blob) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "is_quoted"),
+    [
+        (json.dumps("id,n\n1,a\n"), True),
+        (json.dumps("id,n\n1,a\n") + "\n", True),
+        (json.dumps("One line."), False),
+        ('"id","n"\n"1","a\\n"', False),
+        ('"id\n"', False),
+        ('"id\\n', False),
+        ("id\n", False),
+    ],
+)
+def test_a_text_of_several_lines_in_a_json_string_is_found(text: str, *, is_quoted: bool) -> None:
+    assert find_quoted_text(msgspec.json.encode(text)) == (text.strip().encode() if is_quoted else None)
+
+
+def test_a_text_in_half_of_a_surrogate_pair_is_not_a_json_string() -> None:
+    assert find_quoted_text(b'"\\"\\ud800\\\\n\\""') is None
 
 
 @pytest.mark.parametrize(

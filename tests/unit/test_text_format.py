@@ -76,6 +76,14 @@ def read(text: str) -> Edges:
         ("id,name\n-------\n1,a\n2,b\n3,c\n", ""),
         ("3 rows\nid | name\n---------\n1 | a\n2 | b\n3 | c\n", ""),
         ("Started (PID 7)\nid,name\n1,a\n2,b\n", ""),
+        ("Found 2 rows.\nid,name\n1,a\n2,b\n", "CSV, 2 columns after a heading"),
+        ("Found 2 rows.\r\nid;name\r\n1;a\r\n2;b\r\n", "CSV, 2 columns after a heading"),
+        ("It was warm.\nAda, Anne\nByron, Anne\nKing, William\n", ""),
+        ("2 rows, page 1\nAll of them\nid\tname\n1\ta\n2\tb\n", "TSV, 2 columns after a heading"),
+        ("On branch main\n\tmodified: a\n\tmodified: b\n\tmodified: c\n", ""),
+        ("Changed 3 files.\nM\ta.py\nA\tb.py\nD\tc.py\n", ""),
+        ("Sent 3 times.\nAda,a@example.org\nBob,b@example.org\nEve,e@example.org\n", ""),
+        ("The file a.txt\n1\tone\n2\ttwo\n3\tthree\n", ""),
         ("Authors:\nLovelace, Ada\nByron, Anne\nKing, William\n", ""),
         ("id,name\n1,a\n2,b\n\n(2 rows)\n", "CSV, 2 columns"),
         ("id\tname\r\n1\ta\r\n2\tb\r\n \r\nTotal: 2\r\nNext: b", "TSV, 2 columns"),
@@ -265,6 +273,7 @@ def test_a_heading_ends_where_a_table_begins() -> None:
     assert measure_heading(whole("Rows:\n\n```csv\nid,name\n1,a\n2,b\n```\n")) == len("Rows:\n\n```csv\n")
     assert measure_heading(whole("# 1\n# 2\nid,name\n1,a\n2,b\n")) == len("# 1\n# 2\n")
     assert measure_heading(whole('Query\n\n{"a": 1}\n{"a": 2}\n')) == len("Query\n\n")
+    assert measure_heading(whole("Of 2.\nRows.\nid,name\n1,a\n2,b\n")) == len("Of 2.\nRows.\n")
     assert measure_heading(whole("id,name\n1,a\n2,b\n\n3,c\n")) == 0
 
 

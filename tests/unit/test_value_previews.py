@@ -44,6 +44,12 @@ def test_a_text_shows_its_size_lines_format_head_and_tail() -> None:
     assert shown.lines[-1] == "3999,15992001"
 
 
+def test_a_text_in_a_json_string_is_described_as_that_text() -> None:
+    shown = preview(json.dumps("".join(f"{n},{n * n}\n" for n in range(4000))))
+    assert shown.summary == "text, 54.3 kB, a JSON string: text, 50.3 kB, 4,000 lines, CSV, 2 columns"
+    assert shown.lines[:2] == ("0,0", "1,1")
+
+
 @pytest.mark.parametrize("is_ascii", [False, True])
 @pytest.mark.parametrize("line", ["{}", "a,{}", "{}\u4f60\u597d", "\U0001f600{}", '"{}"', "\\{}"])
 def test_short_and_escaped_lines_show_their_tail(line: str, *, is_ascii: bool) -> None:

@@ -14,7 +14,7 @@ from mcp_mirror.core.results.content_comparison import parse_exact
 from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import unescape_token
 from mcp_mirror.payload.json_spans import members, trim
-from mcp_mirror.query.texts import IsOver, check_time, decode_string, find_text, is_text, locate_text, split_text
+from mcp_mirror.query.texts import IsOver, check_time, decode_string, find_text, is_text, open_text, split_text
 from mcp_mirror.query.trees import (
     Array,
     Leaf,
@@ -272,7 +272,8 @@ class Replace(msgspec.Struct, frozen=True):
     """An exact replacement of a text by another, in a string or in the JSON text of any other value.
 
     If the old text has line breaks and does not occur, it is also searched with Windows line ends, which the new text
-    then gets too. Of an embedded resource with a text, the text is edited, and the new value is this text.
+    then gets too. Of an embedded resource with a text, the text is edited, and the new value is this text. A text in a
+    JSON string is edited as a model reads it, and the new value is again in a JSON string.
     """
 
     old: str
@@ -288,7 +289,10 @@ class Replace(msgspec.Struct, frozen=True):
 
     def __call__(self, blob: Buffer, is_over: IsOver) -> Pieces:
         """Replace the text and return the new value."""
-        span = locate_text(blob)
+        opened, span = open_text(blob)
+        if opened is not blob:  # a text in a JSON string
+            inner = b"".join(join_pieces(opened, self(opened, is_over)))
+            return _pack((msgspec.json.encode(inner.decode()),))
         most = _MAX_REPLACED if self.replaces_all else 2
         new = decode_string(self.new) if is_text(self.new, trim(self.new)) else self.new.decode()
         found = find_text(blob, span, self.old.encode(), most, is_over)

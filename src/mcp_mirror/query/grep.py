@@ -22,7 +22,7 @@ from mcp_mirror.errors import ToolError
 from mcp_mirror.paths import MemoryPath
 from mcp_mirror.payload.json_spans import strings_at
 from mcp_mirror.query.lines import MANY, Line, Matcher, count_further, find_matching_lines
-from mcp_mirror.query.texts import IsOver, check_time, count_characters, is_text, locate_text, split_text, unescape_json
+from mcp_mirror.query.texts import IsOver, check_time, count_characters, is_text, open_text, split_text, unescape_json
 from mcp_mirror.query.windows import Budget
 from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer, Span
@@ -89,7 +89,7 @@ class Search(msgspec.Struct, frozen=True):
 
     def __call__(self, blob: Buffer, is_over: IsOver) -> str:
         """The hits as text for a model."""
-        span = locate_text(blob)
+        blob, span = open_text(blob)
         for pattern in list_forms(self.pattern):
             if listed := self._list(self._search(pattern, blob, span, is_over)):
                 return listed

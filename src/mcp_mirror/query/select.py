@@ -17,7 +17,7 @@ from mcp_mirror.core.texts.formats import JSON_LINES, find_format, has_columns, 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.json_spans import kind_at, trim
 from mcp_mirror.query.missing_keys import NULL, Node, explain_nothing, find_made_keys, has_key, quote_key, walk
-from mcp_mirror.query.texts import IsOver, locate_text
+from mcp_mirror.query.texts import IsOver, open_text
 from mcp_mirror.query.unlike_types import evaluate, explain_unlike_types, is_number
 from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer
@@ -113,8 +113,8 @@ class Select(msgspec.Struct, frozen=True):
 
         Of an embedded resource with a text, the text is queried. If any other text has no result, the error says so.
         """
-        text = locate_text(blob)
-        blob = blob[text.start : text.stop]
+        opened, text = open_text(blob)
+        blob = opened[text.start : text.stop]
         inner = find_embedded_json(blob, include_lines=True)
         reason, is_mistake = explain_text(blob, self.text_advice, self.table_advice) if inner is None else ("", False)
         if is_mistake:

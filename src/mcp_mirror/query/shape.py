@@ -14,7 +14,7 @@ from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import items, kind_at, members
 from mcp_mirror.payload.json_strings import text_start
 from mcp_mirror.query import indexes
-from mcp_mirror.query.texts import IsOver, check_time, locate_text
+from mcp_mirror.query.texts import IsOver, check_time, open_text
 from mcp_mirror.query.windows import Budget
 from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.types import Buffer, Span
@@ -43,7 +43,7 @@ class Shape(msgspec.Struct, frozen=True):
 
     def __call__(self, blob: Buffer, is_over: IsOver) -> str:
         """The outline as text for a model: of an embedded resource with a text, that of the text."""
-        span = locate_text(blob)
+        blob, span = open_text(blob)
         match kind_at(blob, span.start):
             case "text":
                 index = indexes.index_text(span)

@@ -30,8 +30,9 @@ from mcp_mirror.query.sql_errors import (
     quote_shown,
     shorten_error,
 )
+from mcp_mirror.query.sql_files import TableSource
 from mcp_mirror.query.sql_rows import find_rows
-from mcp_mirror.query.sql_tables import MISSING, TableSource, load_table
+from mcp_mirror.query.sql_tables import MISSING, load_table
 from mcp_mirror.query.sql_text_order import explain_empty_cells, explain_text_order
 from mcp_mirror.system.files import BINARY
 from mcp_mirror.system.mapped_files import map_sent

@@ -1,4 +1,4 @@
-"""Creates tables from files for DuckDB, and quotes names and texts of SQL."""
+"""Gives values to DuckDB as files, creates tables from them, and quotes names and texts of SQL."""
 
 import os
 import shutil
@@ -9,6 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
+from mcp_mirror.query.rows import Part
 from mcp_mirror.system.files import BINARY, create_claimed_folder, remove_unclaimed, write_all
 from mcp_mirror.types import Buffer, FileSpan, Span
 
@@ -17,6 +20,18 @@ if TYPE_CHECKING:
 
 _PREFIX: Final = "mcp-mirror-table-"
 """The beginning of the names of folders with copies."""
+
+
+class TableSource(msgspec.Struct, frozen=True):
+    """A value that becomes a table."""
+
+    name: str
+    value: FileSpan | bytes
+    """JSON text: an array, an object, or the text of a CSV, TSV or JSON lines file."""
+    is_media: bool = False
+    """The value is a content block."""
+    part: Part | None = None
+    """The part of the value that becomes the table; None: all of it."""
 
 
 def describe_columns(database: "DuckDBPyConnection", source: str) -> dict[str, str]:

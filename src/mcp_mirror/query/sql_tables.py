@@ -14,11 +14,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from mcp_mirror.core.amounts import format_count, shorten
 from mcp_mirror.core.results.media import locate_content
-from mcp_mirror.core.texts.embedded_json import find_embedded_json, read_json_container
+from mcp_mirror.core.texts.embedded_json import find_embedded_json, find_quoted_text, read_json_container
 from mcp_mirror.core.texts.formats import (
     FOOTER,
     JSON_LINES,
@@ -33,12 +31,18 @@ from mcp_mirror.core.texts.formats import (
 from mcp_mirror.core.texts.number_tables import MAX_CHARACTERS
 from mcp_mirror.core.texts.pipe_tables import find_pipe_table, find_record_table
 from mcp_mirror.core.texts.python_literals import is_python_literal, replace_nan
-from mcp_mirror.query.rows import Part
-from mcp_mirror.query.sql_files import create_table, describe_columns, open_as_file, quote_name, quote_text
+from mcp_mirror.query.sql_files import (
+    TableSource,
+    create_table,
+    describe_columns,
+    open_as_file,
+    quote_name,
+    quote_text,
+)
 from mcp_mirror.query.sql_json import load_json
 from mcp_mirror.query.texts import decode_string
 from mcp_mirror.system.patterns import lazy_pattern
-from mcp_mirror.types import Buffer, FileSpan
+from mcp_mirror.types import Buffer
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -119,18 +123,6 @@ _UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _PARQUET_BASE64: Final = b'"UEFSM'
 
 
-class TableSource(msgspec.Struct, frozen=True):
-    """A value that becomes a table."""
-
-    name: str
-    value: FileSpan | bytes
-    """JSON text: an array, an object, or the text of a CSV, TSV or JSON lines file."""
-    is_media: bool = False
-    """The value is a content block."""
-    part: Part | None = None
-    """The part of the value that becomes the table; None: all of it."""
-
-
 def load_table(database: "DuckDBPyConnection", table: TableSource, blob: Buffer) -> bool:
     """Make a table of a value, and return whether its rows are objects that are in no array.
 
@@ -144,6 +136,7 @@ def load_table(database: "DuckDBPyConnection", table: TableSource, blob: Buffer)
     if head.startswith(_PARQUET_BASE64) and (decoded := _decode_base64(blob)).startswith(_PARQUET):
         return _load_bytes(database, table, decoded)
     if head.startswith(b'"'):
+        blob = find_quoted_text(blob) or blob
         data = decode_string(blob).encode().removeprefix(codecs.BOM_UTF8)
         start = data[:_HEAD]
         has_text = _has_heading(start) or _FOLLOWED.fullmatch(start[:_SIGN] + data[-_SIGN:])

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from mcp_mirror.core.results.media import find_embedded_text
+from mcp_mirror.core.texts.embedded_json import find_quoted_text
 from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.json_spans import kind_at, trim
 from mcp_mirror.payload.json_strings import decode_escapes, json_parts
@@ -57,6 +58,13 @@ def is_text(blob: Buffer, span: Span) -> bool:
 def locate_text(blob: Buffer) -> Span:
     """The span of a value's text: the text of an embedded resource, or the whole of any other value."""
     return find_embedded_text(blob) or trim(blob)
+
+
+def open_text(blob: Buffer) -> tuple[Buffer, Span]:
+    """The bytes and the span of a value's text as a model reads it, of a text in a JSON string those of that text."""
+    span = locate_text(blob)
+    quoted = find_quoted_text(memoryview(blob)[span.start : span.stop])
+    return (blob, span) if quoted is None else (quoted, trim(quoted))
 
 
 def split_text(

@@ -20,7 +20,7 @@ from mcp_mirror.payload.json_spans import items, kind_at, members, trim
 from mcp_mirror.payload.json_strings import text_start
 from mcp_mirror.query import indexes
 from mcp_mirror.query.indexes import index_text
-from mcp_mirror.query.texts import IsOver, check_time, count_characters, locate_text
+from mcp_mirror.query.texts import IsOver, check_time, count_characters, open_text
 from mcp_mirror.security.sanitize import as_json_string, show_characters
 from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer, Kind, Span
@@ -106,7 +106,7 @@ class Window(msgspec.Struct, frozen=True):
         """The part as text for a model."""
         if self.by is None and (described := _describe_media(blob)):
             return described
-        span = trim(blob) if self.by == "keys" else locate_text(blob)
+        blob, span = (blob, trim(blob)) if self.by == "keys" else open_text(blob)
         kind = kind_at(blob, span.start)
         has_lines = kind == "text" and text_start(blob, span, _PEEK).count("\n") > 1
         natural = _NATURAL.get(kind, "lines" if has_lines else "chars")

@@ -14,7 +14,7 @@ import msgspec
 from mcp_mirror.payload.spool import Spool
 from mcp_mirror.query.sql import import_database, run_sql
 from mcp_mirror.query.sql_errors import SqlFailure
-from mcp_mirror.query.sql_tables import TableSource
+from mcp_mirror.query.sql_files import TableSource
 from mcp_mirror.system.child_watchdog import ChildWatchdog
 from mcp_mirror.system.mapped_files import FileRemovedError, map_span
 from mcp_mirror.types import Buffer, FileSpan

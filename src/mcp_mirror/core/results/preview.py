@@ -37,7 +37,7 @@ from mcp_mirror.core.results.outlines import (
     show_small,
 )
 from mcp_mirror.core.texts.edges import Errors, find_errors, show_around_data, show_edges, show_ends
-from mcp_mirror.core.texts.embedded_json import MAX_SEARCHED_BYTES, find_embedded_json
+from mcp_mirror.core.texts.embedded_json import MAX_SEARCHED_BYTES, find_embedded_json, find_quoted_text
 from mcp_mirror.core.texts.formats import (
     AFTER_HEADING,
     JSON_LINES,
@@ -236,6 +236,18 @@ def _preview_block(blob: Buffer, room: TokenBudget) -> Preview:
 
 
 def _preview_text(blob: Buffer, span: Span, room: TokenBudget, text: TextSize) -> Preview:
+    """The preview of a text; of one in a JSON string its size, and the preview of the text that the string is."""
+    quoted = find_quoted_text(blob[span.start : span.stop]) if span.length <= MAX_SEARCHED_BYTES else None
+    if quoted is None:
+        return _preview_plain_text(blob, span, room, text)
+    size = f"text, {format_bytes(text.size)}, a JSON string: "
+    room.take(size)
+    inner = trim(quoted)
+    shown = _preview_plain_text(quoted, inner, room, size_text(quoted, inner))
+    return shown._replace(summary=size + shown.summary)
+
+
+def _preview_plain_text(blob: Buffer, span: Span, room: TokenBudget, text: TextSize) -> Preview:
     """Its size and format, with what shows most of it: rows, JSON, an outline, or its first and last lines."""
     edges = read_edges(blob, span)
     form = find_format(edges)

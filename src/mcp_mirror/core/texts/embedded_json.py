@@ -22,6 +22,10 @@ _NEXT_CONTAINER: Final = lazy_pattern(r"\n[ \t]*[\[{]")
 _NEXT_START: Final = lazy_pattern(r"\n(?=[\[{])")
 """The line end before the next of several objects and arrays."""
 _LINES: Final = msgspec.json.Decoder(msgspec.Raw)
+_MAX_QUOTED: Final = 1 << 26
+"""Bytes of a text in a JSON string."""
+_QUOTED: Final = b'"\\"'
+"""The beginning of such a text as JSON."""
 _MAX_STARTS: Final = 4
 """Lines that are tried as the beginning of JSON."""
 
@@ -50,6 +54,19 @@ def find_embedded_json(blob: Buffer, *, include_lines: bool = False) -> bytes | 
                 return found if is_most else None
             return _read_rows(rest) if include_lines and is_heading(text[: match.start()]) else None
     return None
+
+
+def find_quoted_text(blob: Buffer) -> bytes | None:
+    """The text of a value, a JSON string, that is itself a JSON string of several lines; None for any other value.
+
+    `JSON.stringify` and `json.dumps` write a text so. Larger values than `_MAX_QUOTED` are not decoded.
+    """
+    if len(blob) > _MAX_QUOTED or not bytes(blob[: len(_QUOTED)]).startswith(_QUOTED):
+        return None
+    text: str | None = decode_as(blob, str)
+    bare = (text or "").strip().encode()
+    inner: str | None = decode_as(bare, str)
+    return bare if inner and "\n" in inner else None
 
 
 class EmbeddedData(NamedTuple):

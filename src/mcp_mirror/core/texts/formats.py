@@ -43,6 +43,7 @@ _ROWS_FOLLOW: Final = r"[ \t\r]*\n(?=\{\"|(?![ \t\r]*\n|[^\n]*[,;] ))"
 """The end of a line, if no empty line, list or prose follows."""
 _SEPARATOR: Final = r'"?sep=[,;|\t]"?[ \t\r]*'
 """The line that names the delimiter to Excel."""
+_NAME: Final = r'"?+[^\W\d][\w ()%#-]*+"?+'
 _HEADINGS: Final = (
     lazy_pattern(rf"{_SEPARATOR}\n"),
     lazy_pattern(r"(?:[^\n]+\n){1,5}?[ \t\r]*\n"),
@@ -50,9 +51,12 @@ _HEADINGS: Final = (
     lazy_pattern(rf"(?:(?:[^\n]*\n){{0,3}}?[^\n,;|\t]*\n)??[^\n,;|\t]*(?:---|===){_ROWS_FOLLOW}"),
     lazy_pattern(r"(?:[^\n]*+\n){0,5}?[ \t]*+(?:```|~~~)[\w-]*+[ \t\r]*+\n"),
     lazy_pattern(r"(?:#[^\n]*+\n)++"),
+    lazy_pattern(rf"(?:[^\n,;|\t]*\n){{0,4}}?[^\n,;|\t]*\.[ \t\r]*\n(?={_NAME}(?:[,;|]{_NAME})++\r?\n)"),
+    lazy_pattern(rf"(?:[^\n\t]*+\n){{1,5}}+(?={_NAME}(?:\t{_NAME})++\r?\n)"),
 )
 """The line for Excel; a few lines before an empty one; up to one that ends with a colon; up to a rule, but not one
-below names of columns; up to the beginning of a code block; comments."""
+below names of columns; up to the beginning of a code block; comments; sentences, or lines without tabs,
+before names of columns."""
 FOOTER: Final = lazy_pattern(
     r"\n[ \t\r]*+\n(?:[^\n]++(?:\n|\Z)){1,5}\Z"
     r"|\n[ \t]*+(?:```|~~~)[ \t\r]*+(?:\n[^\n]*+){0,6}\Z"
@@ -337,7 +341,7 @@ class _Columns(msgspec.Struct, frozen=True):
         if _repeats_labels(self.rows) or _are_numbered_lines(self.rows):
             return True
         if self.delimiter == "|":
-            return self._are_most(_has_changes) or _is_rule(self.rows[1])
+            return self._are_most(lambda row: bool(_CHANGES.fullmatch(row[-1]))) or _is_rule(self.rows[1])
         if self.delimiter == "\t":
             # `gh run view --log` writes a job and a step before each line of a log.
             return self._are_most(_is_paragraph) or self._are_most(lambda row: _is_logged(row[-1]))
@@ -422,10 +426,6 @@ def _has_number_in_words(row: Sequence[str]) -> bool:
 
 def _has_long_cells(row: Sequence[str]) -> bool:
     return sum(len(cell.split()) for cell in row) >= _MIN_WORDS * len(row)
-
-
-def _has_changes(row: Sequence[str]) -> bool:
-    return _CHANGES.fullmatch(row[-1]) is not None
 
 
 def _is_rule(row: Sequence[str]) -> bool:

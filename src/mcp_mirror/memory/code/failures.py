@@ -179,8 +179,8 @@ def _advise(failure: Failure, progress: Progress) -> Iterator[str]:
         yield from _describe_attribute(failure.message)
         yield from _describe_texts(progress)
         yield from _describe_keys(progress)
-    elif failure.kind.endswith("JSONDecodeError"):
-        yield from _describe_texts(progress)
+    elif failure.kind.endswith(("JSONDecodeError", "IndexError")):
+        yield from _describe_texts(progress, only_csv=failure.kind == "IndexError")
     if not any(refusal in failure.message for refusal in progress.refusals):
         yield _AGAIN
 

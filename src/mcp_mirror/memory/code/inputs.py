@@ -19,6 +19,7 @@ from mcp_mirror.core.results.media import find_embedded_text
 from mcp_mirror.core.texts.embedded_json import (
     MAX_SEARCHED_BYTES,
     find_embedded_json,
+    find_quoted_text,
     read_container,
     read_json_container,
 )
@@ -165,11 +166,14 @@ def read_content(blob: Buffer) -> Buffer:
 def describe_text(name: str, blob: Buffer, *, only_csv: bool = False) -> str | None:
     """Return a sentence about the text `name` of a script: its format, what reads its rows. None for other values.
 
-    `only_csv`: describe only CSV and TSV.
+    `only_csv`: describe only CSV, TSV and text in a JSON string.
     """
     span = trim(blob)
     if kind_at(blob, span.start) != "text":
         return None
+    variable = name if name.isidentifier() else "text"
+    if find_quoted_text(blob):
+        return f"{name} is text in a JSON string: after `import json`, its text is json.loads({variable})."
     edges = read_edges(blob, span)
     heading = edges.head[: measure_heading(edges)]
     form, delimiter = find_format(edges), find_delimiter(edges._replace(head=edges.head[len(heading) :]))
@@ -181,12 +185,13 @@ def describe_text(name: str, blob: Buffer, *, only_csv: bool = False) -> str | N
         return f"{described}: {_describe_csv_reader(name, delimiter, below)}"
     if only_csv:
         return None
-    variable = name if name.isidentifier() else "text"
     if form.startswith(JSON_LINES):
-        return f"{described}: its values are [json.loads(line) for line in {variable}.splitlines(){below}]."
-    if part := _find_json(blob[span.start : span.stop], variable):
-        return f"{described}: after `import json`, its JSON is json.loads({part})."
-    return f"{described}: its lines are {variable}.splitlines()."
+        reader = f"its values are [json.loads(line) for line in {variable}.splitlines(){below}]"
+    elif part := _find_json(blob[span.start : span.stop], variable):
+        reader = f"after `import json`, its JSON is json.loads({part})"
+    else:
+        reader = f"its lines are {variable}.splitlines()"
+    return f"{described}: {reader}."
 
 
 def _describe_csv_reader(name: str, delimiter: str, below: str) -> str:
