@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import signal
+import socket
 import sys
 from asyncio.subprocess import PIPE
 from collections import Counter
@@ -110,6 +111,14 @@ async def open_sessions_of_all_workers(url: str, number: int) -> dict[str, str]:
             session = await open_session(url)
             sessions[session.rpartition("-")[2]] = session
     return sessions
+
+
+async def probe_one_worker(url: str, http: httpx2.AsyncClient, sessions: dict[str, str]) -> tuple[str, str]:
+    """Probe the worker at the other end of a client's connection; return its suffix, and a session of another one."""
+    body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
+    probed = (await http.post(url, json=body, headers=HEADERS)).headers["mcp-session-id"].rpartition("-")[2]
+    assert (await http.get(url.removesuffix("/mcp") + "/readyz")).status_code == 200
+    return probed, next(one for suffix, one in sessions.items() if suffix != probed)
 
 
 async def call(url: str, session: str, name: str, arguments: Any) -> Any:
@@ -245,10 +254,7 @@ async def test_a_worker_that_shuts_down_answers_connections_of_others(
     started, end = tmp_path / "started", tmp_path / "end"
     async with serve(shared, "--workers", "2") as served, httpx2.AsyncClient(timeout=BOUND) as http:
         sessions = await open_sessions_of_all_workers(served.url, 2)
-        body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
-        probed = (await http.post(served.url, json=body, headers=HEADERS)).headers["mcp-session-id"]
-        assert (await http.get(served.url.removesuffix("/mcp") + "/readyz")).status_code == 200
-        session = next(one for suffix, one in sessions.items() if suffix != probed.rpartition("-")[2])
+        _, session = await probe_one_worker(served.url, http, sessions)
         arguments = {"started": str(started), "until": str(end)}
         hanging = asyncio.create_task(call(served.url, session, "hang_mirrored", arguments))
         await until(started.exists)
@@ -261,6 +267,24 @@ async def test_a_worker_that_shuts_down_answers_connections_of_others(
         end.touch()
         assert (await hanging)["content"]
         assert await asyncio.wait_for(served.process.wait(), BOUND) == 0
+
+
+async def test_a_worker_that_has_served_takes_no_connections_of_others(
+    serve: Serve, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process stays for as long as a collector takes for the last metrics, and reads no connections any more."""
+    with socket.create_server(("127.0.0.1", 0)) as collector:  # it answers nothing
+        collector.settimeout(0)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", f"http://127.0.0.1:{collector.getsockname()[1]}")
+        async with serve(shared, "--workers", "2") as served, httpx2.AsyncClient(timeout=BOUND) as http:
+            sessions = await open_sessions_of_all_workers(served.url, 2)
+            probed, session = await probe_one_worker(served.url, http, sessions)
+            assert probed not in session
+            served.process.send_signal(signal.SIGTERM)
+            connection, _ = await asyncio.wait_for(asyncio.get_running_loop().sock_accept(collector), BOUND)
+            with connection:  # the other worker has ended its event loop
+                answer = await post(served.url, "tools/list", {}, **{"mcp-session-id": session})
+            assert answer.status_code == 404
 
 
 ENDING = """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -684,10 +685,15 @@ async def test_a_server_that_has_lost_its_primary_is_reported(own_redis: RedisPr
 def certificate(tmp_path: Path) -> Path:
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
+    return make_certificate(tmp_path)
+
+
+def make_certificate(folder: Path) -> Path:
+    """A new certificate that is its own authority, in place of the previous one."""
     made = ("-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1")
     named = ("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "cert.pem")
-    subprocess.run(["openssl", "req", *made, *named], cwd=tmp_path, check=True, capture_output=True)
-    return tmp_path / "cert.pem"
+    subprocess.run(["openssl", "req", *made, *named], cwd=folder, check=True, capture_output=True)
+    return folder / "cert.pem"
 
 
 @contextmanager
@@ -708,6 +714,36 @@ async def test_the_way_to_the_server_may_be_encrypted(certificate: Path, tmp_pat
             assert len(await store.read("me", "t-1") or b"") == 20 * MIB
         async with opened(server, tmp_path, url=url) as store:
             assert "TLS certificate" in (await refused(store.read("me", "t-1")))[0]
+
+
+async def test_many_connections_with_tls_read_the_authorities_once(
+    certificate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To read those of the system takes 20 ms, in which the event loop does nothing else, and a megabyte of memory."""
+    made: list[ssl.SSLContext] = []
+    create = ssl.create_default_context
+
+    def create_counted() -> ssl.SSLContext:
+        made.append(create())
+        return made[-1]
+
+    monkeypatch.setattr(ssl, "create_default_context", create_counted)
+    with encrypted(certificate, tmp_path) as (server, url):
+        async with opened(server, tmp_path, url=f"{url}?ssl_ca_certs={certificate}") as store:
+            await put(store, "t-1")
+            await asyncio.gather(*(store.read("me", "t-1") for _ in range(20)))
+            assert int(server.run("INFO", "clients")["connected_clients"]) > 10
+    assert len(made) == 1
+
+
+async def test_new_connections_use_a_renewed_certificate(certificate: Path, tmp_path: Path) -> None:
+    with encrypted(certificate, tmp_path) as (server, url):
+        async with opened(server, tmp_path, url=f"{url}?ssl_ca_certs={certificate}") as store:
+            await put(store, "t-1")
+            server.kill()
+            make_certificate(tmp_path)
+            server.start()
+            await back(store)
 
 
 async def test_the_log_has_the_reason_why_a_certificate_is_not_valid(

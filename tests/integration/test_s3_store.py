@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import operator
+import os
 import re
+import resource
 import ssl
 import subprocess
 import sys
@@ -19,6 +21,7 @@ import pytest
 from redis_process import RedisProcess
 from redis_values import descriptor
 from removed_files import wait_until_empty
+from resource_limits import limited
 from s3_process import BUCKET, ENVIRONMENT, IS_INSTALLED, MISSING, CheckingS3Process, S3Process
 from samples import sample
 from store_errors import time_store_error
@@ -420,6 +423,17 @@ async def test_an_error_of_the_object_store_names_its_next_step(
         variables.setenv("AWS_ENDPOINT", address)
         message, _ = await refused(S3Blobs("s3://values").read("t-9", Span(0, 10)))
     assert advice in message
+
+
+async def test_a_gateway_without_free_handles_is_named_as_the_cause(variables: pytest.MonkeyPatch) -> None:
+    async with answering((403, b"")) as address:
+        variables.setenv("AWS_ENDPOINT", address)
+        blobs = S3Blobs("s3://values")
+        await refused(blobs.read("t-9", Span(0, 10)))  # starts the library's threads
+        os.close(lowest := os.dup(0))
+        with limited(resource.RLIMIT_NOFILE, lowest):
+            message, _ = await refused(blobs.read("t-9", Span(0, 10)))
+    assert message.endswith("the gateway has no free file handle. Close sessions, or raise its limit (`ulimit -n`).")
 
 
 async def test_an_answer_about_another_object_is_a_store_error(variables: pytest.MonkeyPatch) -> None:

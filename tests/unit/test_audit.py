@@ -67,6 +67,11 @@ def test_a_principal_is_its_name_and_its_issuer() -> None:
     ]
 
 
+def test_a_record_of_several_requests_has_their_number() -> None:
+    records = [json.loads(line(AuditRecord("refusal", "", "", "no good token", requests=count))) for count in (528, 1)]
+    assert [one.get("requests") for one in records] == [528, None]
+
+
 def test_unknown_members_are_omitted() -> None:
     record = json.loads(line(AuditRecord("read", "local", "memory_read", "ok")))
     assert set(record) == {"time", "event", "principal", "tool", "outcome", "bytes"}
@@ -188,9 +193,9 @@ async def test_rejected_requests_are_recorded_again_after_a_while() -> None:
     rejected.report("no good token", "No token.")
     rejected.report("insufficient scope", "No scope.", "alice")
     rejected.close()
-    assert [(one.outcome, one.detail) for one in witness.records[99:]] == [
-        ("no good token", {}),
-        ("no good token", {"requests": "1"}),
-        ("no good token", {}),
-        ("insufficient scope", {}),
+    assert [(one.outcome, one.requests) for one in witness.records[99:]] == [
+        ("no good token", 1),
+        ("no good token", 1),
+        ("no good token", 1),
+        ("insufficient scope", 1),
     ]

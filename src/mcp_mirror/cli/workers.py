@@ -98,6 +98,8 @@ class WorkerStart(ProcessStart, frozen=True, kw_only=True):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._send_heartbeats)
             await anyio.wait_readable(self.parent)
+            if self.worker:
+                self.worker.end[0] = 1
             os.kill(os.getpid(), signal.SIGTERM)
 
     async def _send_heartbeats(self) -> None:
@@ -159,6 +161,7 @@ class Supervisor:
         self._heartbeats = mmap.mmap(-1, len(listening))
         """The last heartbeat of each worker, in memory that the workers share."""
         self._next_check = 0.0
+        self._end = mmap.mmap(-1, 1)
 
     def run(self) -> int:
         """Start the workers, and keep them running until a signal. Returns the exit code."""
@@ -220,7 +223,7 @@ class Supervisor:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS - {signal.SIGHUP})
             random.seed()
             start = WorkerStart(
-                worker=Worker(number, self._listening[number], self._inboxes),
+                worker=Worker(number, self._listening[number], self._inboxes, self._end),
                 parent=self._life,
                 announce=partial(_report, self._report, number),
                 is_replacement=is_replacement,
@@ -248,6 +251,7 @@ class Supervisor:
             self._hangup_at = time.monotonic()
         else:
             self._stopped_by = self._stopped_by or number
+            self._end[0] = 1
             self._close_listening()
         for slot in self._slots:
             if slot.process is not None:

@@ -55,6 +55,8 @@ class AuditRecord(msgspec.Struct, frozen=True):
     milliseconds: float | None = None
     correlation: str = ""
     """An id that all records of one call share."""
+    requests: int = 1
+    """The number of rejected HTTP requests that the record has."""
 
 
 class AuditSink(Protocol):
@@ -170,6 +172,7 @@ def format_record(record: AuditRecord, time: str, path_hasher: PathHasher) -> by
         "bytes": record.bytes,
         "milliseconds": None if record.milliseconds is None else round(record.milliseconds, 1),
         "correlation": cut(record.correlation),
+        "requests": record.requests if record.requests > 1 else None,
         **{cut(key): cut(text) for key, text in details},
     }
     return json.dumps({key: value for key, value in members.items() if value not in ("", None, {})}).encode() + b"\n"

@@ -4,6 +4,7 @@ Credentials, region and endpoint come from the environment, by the rules of the 
 identity, container and instance roles. Messages never contain text of the server: it may quote addresses or names.
 """
 
+import errno
 import logging
 import os
 from collections.abc import AsyncIterable, AsyncIterator, Iterator, Sequence
@@ -19,6 +20,7 @@ from obstore.store import S3Store
 from mcp_mirror.errors import StoreError
 from mcp_mirror.stores.base import ObjectMissingError
 from mcp_mirror.system.limited_logs import OutageLog
+from mcp_mirror.system.resources import explain_shortage
 from mcp_mirror.types import Buffer, Span
 
 _logger = logging.getLogger(__name__)
@@ -72,6 +74,9 @@ _TLS: Final = (
     "The TLS certificate of the object store of `store.blobs` is not valid or not trusted. Check the certificate, or "
     "set SSL_CERT_FILE in the gateway's environment to a file with the certificate of its authority."
 )
+_NO_HANDLE: Final = (
+    f"The object store of `store.blobs` cannot be reached: {explain_shortage(OSError(errno.EMFILE, ''))}."
+)
 _BY_MARK: Final = (
     ("BadScheme", _INSECURE),
     ("InvalidCertificate(", _TLS),
@@ -89,6 +94,7 @@ _BY_MARK: Final = (
     ("status code: 429 ", _BUSY),
     ("status code: 503 ", _BUSY),
     ("status code: 416 ", _TRUNCATED),
+    ("kind: TooManyOpenFiles", _NO_HANDLE),
     ("kind: Timeout", _SLOW),
     ("kind: Connect", _DOWN),
     ("kind: Request", _DOWN),

@@ -6,6 +6,7 @@ a client costs this once. Requests without a session are served by the worker th
 """
 
 import asyncio
+import mmap
 import re
 import socket
 import sys
@@ -27,6 +28,8 @@ class Worker(msgspec.Struct, frozen=True):
     """The worker's own listening socket on the common address."""
     inboxes: tuple[tuple[socket.socket, socket.socket], ...]
     """The reading and the writing end of each worker's Unix socket."""
+    end: mmap.mmap
+    """A byte of memory that all processes of the gateway share: 1 once the gateway shuts down."""
 
     @property
     def suffix(self) -> bytes:
@@ -50,6 +53,7 @@ class ConnectionHandover:
         self._worker = worker
         self._inbox = worker.inboxes[worker.number][0]
         self._tasks: set[asyncio.Task[object]] = set()
+        self._create_protocol: Callable[[bytes], asyncio.Protocol] | None = None
 
     def find_owner(self, received: bytes | bytearray) -> int | None:
         """The other worker to which a request belongs; None if this worker serves it, or its head is incomplete."""
@@ -84,16 +88,33 @@ class ConnectionHandover:
         return True
 
     def start(self, create_protocol: Callable[[bytes], asyncio.Protocol]) -> None:
-        """Receive connections until the event loop ends; a protocol begins with the bytes that were already read."""
+        """Receive connections from now on; a protocol begins with the bytes that were already read."""
+        self._create_protocol = create_protocol
         asyncio.get_running_loop().add_reader(self._inbox.fileno(), self._receive, create_protocol)
 
-    def _receive(self, create_protocol: Callable[[bytes], asyncio.Protocol]) -> None:
+    async def stop(self) -> None:
+        """Receive the connections that wait, and no further ones: at a shutdown of the gateway, `give` then fails.
+
+        If only this worker ends, further connections wait for its successor, which has the same socket.
+        """
+        if self._create_protocol is None or not self._worker.end[0]:
+            return
+        self._inbox.shutdown(socket.SHUT_RD)
+        asyncio.get_running_loop().remove_reader(self._inbox.fileno())
+        while self._receive(self._create_protocol):
+            pass
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _receive(self, create_protocol: Callable[[bytes], asyncio.Protocol]) -> bool:
+        """Receive a connection. Returns whether there was one."""
         if sys.platform != "linux":  # the only system with several workers
             raise NotImplementedError
         try:
             message, handles, _, _ = socket.recv_fds(self._inbox, 2 * _INLINE, 2, socket.MSG_CMSG_CLOEXEC)
         except (BlockingIOError, InterruptedError):
-            return
+            return False
+        if not handles:  # nothing is sent any more
+            return False
         connection = socket.socket(fileno=handles[0])
         connection.settimeout(0)
         received = message[1:]
@@ -105,6 +126,7 @@ class ConnectionHandover:
         task = loop.create_task(loop.connect_accepted_socket(lambda: create_protocol(received), connection))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return True
 
 
 class WorkerSessions:

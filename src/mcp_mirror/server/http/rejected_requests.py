@@ -91,7 +91,7 @@ class RejectedRequests:
     def _end_interval(self, reason: str) -> None:
         unrecorded = self._unknown.pop(reason, 0) - _MAX_RECORDED
         if unrecorded > 0:
-            self._audit.write(AuditRecord("refusal", "", "", reason, detail={"requests": str(unrecorded)}))
+            self._audit.write(AuditRecord("refusal", "", "", reason, requests=unrecorded))
             _logger.info("Rejected %d more requests: %s.", unrecorded, reason)
 
     def close(self) -> None:

@@ -188,6 +188,9 @@ class HttpServer(uvicorn.Server):
         for listening in sockets or ():
             self._accept_waiting(listening)
         await super().shutdown(sockets)
+        if self._handover is not None:
+            await self._handover.stop()
+            await self._wait_tasks_to_complete()
 
     def _accept_waiting(self, listening: socket.socket) -> None:
         """Accept the connections in the queue of a socket, because its close would reset them."""

@@ -13,6 +13,7 @@ import ssl
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -25,6 +26,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from mcp_mirror.errors import StoreError, walk_causes
+from mcp_mirror.system.files import FileVersion, read_file_version
 from mcp_mirror.system.limited_logs import OutageLog
 from mcp_mirror.types import Buffer
 
@@ -43,6 +45,7 @@ _TRANSFERS: Final = 2
 _DISCONNECT_TIMEOUT: Final = 0.05
 
 Command = tuple[str | bytes | int | float | memoryview, ...]
+_FileVersions = tuple[FileVersion | None, ...]
 
 _DOWN: Final = "The store's Redis server cannot be reached. Try again in a moment."
 _SLOW: Final = f"The store's Redis server did not answer within {_TIMEOUT:g} s. Try again in a moment."
@@ -138,7 +141,30 @@ class _FallbackConnection(Connection):
 
 
 class _FallbackTLSConnection(_FallbackConnection, SSLConnection):
-    """The same with TLS."""
+    """The same with TLS. Connections share a context until a file of the options changes.
+
+    The library creates one for each connection. To read the system's authorities for it takes 20 ms, in which the event
+    loop does nothing else, and a megabyte of memory.
+    """
+
+    def __init__(self, contexts: dict[_FileVersions, ssl.SSLContext], **keys: Any) -> None:
+        """Create a connection of a pool; `contexts` has the context of all its connections, or nothing yet."""
+        super().__init__(**keys)
+        self._contexts = contexts
+
+    def _connection_arguments(self) -> Mapping[str, Any]:
+        self.share_context()
+        return super()._connection_arguments()
+
+    def share_context(self) -> None:
+        """Use the context of the pool, or create it. OSError: a file of the options cannot be read."""
+        tls = self.ssl_context
+        files = (tls.ca_certs, tls.certfile, tls.keyfile)
+        versions = tuple(read_file_version(Path(file)) for file in files if file)
+        tls.context = self._contexts.get(versions)
+        if tls.context is None:
+            self._contexts.clear()
+            self._contexts[versions] = tls.get()
 
 
 _CONNECTION_CLASSES: Final[Mapping[type[AbstractConnection], type[AbstractConnection]]] = {
@@ -301,9 +327,12 @@ def _create_pool(url: str) -> ConnectionPool:
             health_check_interval=0,
             client_name="mcp-mirror",
         )
+        if pool.connection_class is SSLConnection:
+            pool.connection_kwargs["contexts"] = {}
+        pool.connection_class = _CONNECTION_CLASSES.get(pool.connection_class, pool.connection_class)
         connection = pool.make_connection()  # type: ignore[no-untyped-call]
-        if isinstance(connection, SSLConnection):
-            connection.ssl_context.get()  # reads the files of the options
+        if isinstance(connection, _FallbackTLSConnection):
+            connection.share_context()  # reads the files of the options
     except ValueError:
         is_valid = False
     except (TypeError, AttributeError, exceptions.RedisError, OSError):
@@ -314,7 +343,6 @@ def _create_pool(url: str) -> ConnectionPool:
             "unix:///PATH, with user and password percent-encoded: %40 for @, %2F for /, %23 for #, %25 for %."
         )
     pool.connection_kwargs |= {"decode_responses": False}
-    pool.connection_class = _CONNECTION_CLASSES.get(pool.connection_class, pool.connection_class)
     return pool
 
 
