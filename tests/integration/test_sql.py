@@ -918,8 +918,9 @@ def test_objects_by_key_whose_keys_differ_only_in_case_are_explained() -> None:
 
 
 def test_members_are_no_rows_if_several_objects_have_such_members() -> None:
-    for value in (COUNTS | {"lines": COUNTS["words"]}, {"a": 1, "b": 2, "c": 3}, {"a": 1, "b": "x", "c": 3, "d": 4}):
-        assert 'Referenced column "key" not found' in failure("SELECT key, value FROM t", t=value).message
+    several = COUNTS | {"lines": COUNTS["words"]}
+    for value in (several, {"a": 1, "b": 2, "c": 3}, {"a": 1, "b": "x", "c": 3, "d": 4}, DAYS, MANY):
+        assert 'Referenced column "value" not found' in failure("SELECT value, key FROM t", t=value).message
 
 
 def test_two_objects_are_the_tables_of_their_rows() -> None:

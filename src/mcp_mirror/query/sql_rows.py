@@ -82,13 +82,17 @@ def _find_shared(kinds: Sequence[Any]) -> frozenset[str]:
 
 
 def _list_members(members: Sequence[tuple[str, Any]], keys: tuple[str, ...]) -> Iterator[Part]:
-    """Yield the outermost objects whose values have one type; `keys` are those to the object with these members."""
+    """Yield the outermost objects whose values have one type, but not those of one kind, which are rows with columns.
+
+    `keys` are those to the object with these members.
+    """
     families = {_FAMILIES.get(kind.id) for _, kind in members if kind.id != "null"}
     if len(members) >= _MIN_MEMBERS and len(families) == 1 and None not in families:
-        yield Part(keys, is_by_member=True)
+        if not _find_shared([kind for _, kind in members]):
+            yield Part(keys, is_by_member=True)
         return
     for key, kind in members:
-        if kind.id == "map":
+        if kind.id == "map" and kind.children[1][1].id != "struct":
             yield Part((*keys, key), is_by_member=True)
         elif kind.id == "struct":
             yield from _list_members(kind.children, (*keys, key))
