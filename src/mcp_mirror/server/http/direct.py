@@ -221,12 +221,12 @@ class DirectHttp:
         return None if cancel.cancel_called else outcome
 
     def apply(self, message: types.JSONRPCMessage, request: HttpRequest) -> bool:
-        """Apply a message, without its payload, to the direct requests of its session.
+        """Apply a message, without its payload, to the direct requests of its session, also to those that have ended.
 
         Return whether it was the response to a request for one of them. The SDK must handle all other messages.
         """
         session = self._sessions.find(request.session_key)
-        if session is None or not session.direct_requests:
+        if session is None:
             return False
         session.direct_requests.apply(message)
         if isinstance(message, ClientResponse) and (future := session.client_responses.get(message.id)) is not None:
