@@ -225,7 +225,9 @@ class UpstreamSession:
         inflight = None
         if channel is not None:
             resets_timeout = self.policy.progress_resets_timeout
-            inflight = self._dispatcher.inflight.track(token, channel, timeout, resets_timeout=resets_timeout)
+            inflight = self._dispatcher.inflight.track(
+                token, channel, timeout, resets_timeout=resets_timeout, is_interactive=request.is_interactive
+            )
         failure = None
         try:
             with inflight or nullcontext():

@@ -218,7 +218,8 @@ class ServerUpstream:
                 answered = restore_keys(self._client_values.check_round(answered, channel.caller))
                 request = request.with_answers(answered.answers, answered.state.get("state"))
             is_upstream_stateless = connection.listing is None or connection.listing.is_stateless
-            if channel.caller.is_stateless and not is_upstream_stateless and channel.caller.can_answer_any:
+            is_answerable = request.is_interactive and channel.caller.can_answer_any
+            if channel.caller.is_stateless and not is_upstream_stateless and is_answerable:
                 is_hidden = is_filtered(filtered)
                 return await self._suspended.begin(
                     channel,
