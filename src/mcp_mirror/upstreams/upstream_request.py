@@ -8,8 +8,9 @@ import msgspec
 from mcp_mirror.types import Buffer, Segments
 
 TRY_AGAIN: Final = "try again in a moment"
-_INTERACTIVE: Final = frozenset({"tools/call", "resources/read", "prompts/get"})
-"""The methods whose result may be `input_required` in protocol version 2026-07-28."""
+INTERACTIVE_METHODS: Final = frozenset({"tools/call", "resources/read", "prompts/get"})
+"""The requests during which clients of both protocol versions answer requests of the server: results of other methods
+cannot be `input_required`."""
 CHECK_EFFECTS: Final = "it may have had effects: check them before you repeat it"
 
 
@@ -32,11 +33,6 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
     def size(self) -> int:
         """Bytes of the parameters."""
         return sum(len(segment) for segments in self.params.values() for segment in segments)
-
-    @property
-    def is_interactive(self) -> bool:
-        """Whether clients of both protocol versions answer requests that the server sends during it."""
-        return self.method in _INTERACTIVE
 
     @property
     def what(self) -> str:
