@@ -233,6 +233,51 @@ async def test_the_end_of_a_session_ends_its_direct_calls(prepared: Path, serve:
         assert received == ["elicitation/create"]
 
 
+async def test_an_answer_reaches_the_server_after_the_end_of_its_call(
+    prepared: Path, tmp_path: Path, serve: Serve
+) -> None:
+    tools = {"ask": {"unawaited": [FORM], "awaits": "nothing"}, "hear": {"awaits": FORM["id"]}}
+    (tmp_path / "responses.json").write_text(json.dumps(tools))
+    async with serve(prepared) as served, httpx2.AsyncClient(timeout=BOUND) as http:
+        client = HttpClient(http, served.url, HEADERS | await open_session(http, served.url, CAPABILITIES))
+        ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}  # the response comes after the end of the handshake
+        assert (await http.post(served.url, json=ping, headers=client.headers)).status_code == 200
+        call = {"jsonrpc": "2.0", "id": 6, "method": "tools/call", "params": {"name": "ask_mirrored"}}
+        messages = []
+        async with http.stream("POST", served.url, json=call, headers=client.headers) as response:
+            async for line in response.aiter_lines():
+                if line.startswith("data: "):
+                    messages.append(json.loads(line.removeprefix("data: ")))
+                if len(messages) == 1 and not line:
+                    cancelled = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 6}}
+                    assert (await http.post(served.url, json=cancelled, headers=client.headers)).status_code == 202
+        assert [message.get("method") for message in messages] == ["elicitation/create", None]
+        await client.respond(messages[0])
+        (heard,) = await client.exchange({"name": "hear_mirrored"})
+        text = heard["result"]["content"][0]["text"]
+        assert json.dumps(ANSWER["content"]) in text
+
+
+async def test_a_server_request_is_not_about_a_call_whose_client_is_gone(
+    prepared: Path, tmp_path: Path, serve: Serve
+) -> None:
+    tools = {"wait": {"before": [PROGRESS], "awaits": "nothing"}, "question": RESPONSES["question"]}
+    (tmp_path / "responses.json").write_text(json.dumps(tools))
+    async with serve(prepared) as served, httpx2.AsyncClient(timeout=BOUND) as http:
+        client = HttpClient(http, served.url, HEADERS | await open_session(http, served.url, CAPABILITIES))
+        ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}  # the response comes after the end of the handshake
+        assert (await http.post(served.url, json=ping, headers=client.headers)).status_code == 200
+        params = {"name": "wait_mirrored", "_meta": {"progressToken": 1}}
+        call = {"jsonrpc": "2.0", "id": 6, "method": "tools/call", "params": params}
+        async with http.stream("POST", served.url, json=call, headers=client.headers) as response:
+            async for line in response.aiter_lines():
+                if "notifications/progress" in line:
+                    break
+        messages = await client.exchange({"name": "question_mirrored"})
+        assert [message.get("method") for message in messages] == ["elicitation/create", None]
+        assert messages[-1]["result"]["content"] == TEXT
+
+
 async def test_a_2026_request_does_not_end_the_session_that_it_names(prepared: Path, serve: Serve) -> None:
     async with serve(prepared) as served, httpx2.AsyncClient(timeout=BOUND) as http:
         session = await open_session(http, served.url, CAPABILITIES)

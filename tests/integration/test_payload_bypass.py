@@ -496,6 +496,8 @@ async def test_params_without_a_pending_payload_are_used_as_parsed() -> None:
 class WaitingStream:
     """A stream to a client that does not answer."""
 
+    is_closed = False
+
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Drop the notification."""
 

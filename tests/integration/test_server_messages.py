@@ -369,6 +369,40 @@ async def test_a_server_request_of_a_call_that_ends_meanwhile_is_relayed() -> No
         assert isinstance(await setup.sink.answer(), types.JSONRPCResponse)
 
 
+async def test_a_server_request_leaves_a_call_that_ends_before_it_is_sent() -> None:
+    ending, other, owner_client = Client(Caller("me", session="a", capabilities=ALL)), ready("a"), ready("a")
+    async with dispatching(owner_client) as setup:
+        track = setup.dispatcher.inflight.track
+        with track("one", ending, PausableTimeout(9), resets_timeout=False):
+            setup.receive(LOG, {"data": 1}, about="one")
+            setup.receive("roots/list", id=1)
+            await anyio.wait_all_tasks_blocked()
+            second = track("two", other, PausableTimeout(9), resets_timeout=False)
+            second.__enter__()
+        ending.accepts.set()
+        assert isinstance(await setup.sink.answer(), types.JSONRPCResponse)
+        second.__exit__(None, None, None)
+    assert (ending.was_requested.is_set(), other.received) == (False, [("roots/list", {})])
+
+
+@pytest.mark.parametrize("is_stateless", [False, True])
+async def test_server_requests_are_about_interactive_requests(*, is_stateless: bool) -> None:
+    caller = Caller("me", is_stateless=is_stateless, capabilities=ALL)
+    clients = [Client(caller), Client(caller)]
+    for client in clients:
+        client.answers.set()
+    async with dispatching() as setup:
+        track = setup.dispatcher.inflight.track
+        with track("list", clients[0], PausableTimeout(9), resets_timeout=False, is_interactive=False):
+            with track("call", clients[1], PausableTimeout(9), resets_timeout=False):
+                for number in range(3):
+                    setup.receive("roots/list", id=number)
+                    assert isinstance(await setup.sink.answer(), types.JSONRPCResponse)
+            assert [len(client.received) for client in clients] == [0, 3]
+            setup.receive("roots/list", id=4)
+            assert isinstance(await setup.sink.answer(), types.JSONRPCError) == is_stateless
+
+
 async def test_a_server_request_outside_of_calls_goes_to_the_connections_owner() -> None:
     owner_client = ready()
     async with dispatching(owner_client) as setup:

@@ -133,6 +133,9 @@ class LateSession(msgspec.Struct, frozen=True):
 class RequestStream(Protocol):
     """The stream of one client request, which carries messages to the client before the result."""
 
+    is_closed: bool
+    """Whether the client reads no more messages on the stream."""
+
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Send a notification, or drop it if the client cannot receive it."""
 
@@ -184,7 +187,11 @@ class RequestChannel(msgspec.Struct):
     session_channel: Session | None
     answer_timeout: float
     """Seconds to wait for the client's response, which may need the user."""
-    is_waiting: bool = True
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the client has neither the result nor disconnected."""
+        return not self.stream.is_closed
 
     @property
     def log_level(self) -> str | None:

@@ -299,7 +299,9 @@ class SuspendedCall(Generic[_Outcome]):
         return self._current is not None
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
-        """Forward a notification to the request that waits now; drop it if none does."""
+        """Forward a notification to the request that waits, now or after the client's answer to an input request."""
+        while self._current is None and self._outcome is None:
+            await self._changed.wait()
         if self._current is not None:
             await self._current.notify(method, params)
 

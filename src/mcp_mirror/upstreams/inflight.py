@@ -24,6 +24,8 @@ class InflightRequest(msgspec.Struct):
     timeout: PausableTimeout
     resets_timeout: bool
     """Progress starts the timeout again."""
+    is_interactive: bool
+    """Clients of both protocol versions answer requests of the server about it."""
     _token: str
     _tracked: dict[str, "InflightRequest"]
     """The requests of the connection that wait, by token."""
@@ -81,11 +83,19 @@ class InflightRequests:
         """The server may still work on a request whose values are hidden, although its caller waits no longer."""
 
     def track(
-        self, token: str, channel: ClientChannel, timeout: PausableTimeout, *, resets_timeout: bool
+        self,
+        token: str,
+        channel: ClientChannel,
+        timeout: PausableTimeout,
+        *,
+        resets_timeout: bool,
+        is_interactive: bool = True,
     ) -> InflightRequest:
         """Route messages about a request to its caller for the duration of the context."""
         self._namespaces.add(channel.caller.namespace)
-        return InflightRequest(channel, timeout, resets_timeout, token, self._by_token, self._make_queue)
+        return InflightRequest(
+            channel, timeout, resets_timeout, is_interactive, token, self._by_token, self._make_queue
+        )
 
     def get(self, token: str) -> InflightRequest | None:
         """Return the request with a token."""
@@ -97,6 +107,7 @@ class InflightRequests:
         A connection that several principals have used has no only caller. Of several requests, return the one with the
         fewest requests of the server, of those that the client waits for: a client gives up a call that needs many
         input rounds. If the client waits for none, return the latest: it may never come back to an earlier one.
+        Interactive ones come first: during others, only 2025-11-25 clients answer requests.
         """
         if message.about is not None:
             return self._by_token.get(message.about)
@@ -104,14 +115,20 @@ class InflightRequests:
         callers = {one.channel.caller.identity for one in requests}
         if len(callers) != 1 or len(self._namespaces) != 1:
             return None
-        return min(self._list_awaited(), key=attrgetter("server_requests"), default=requests[-1])
+        if interactive := [one for one in requests if one.is_interactive]:
+            requests = interactive
+        elif message.id is not None:
+            requests = [one for one in requests if not one.channel.caller.is_stateless]
+        awaited = [one for one in requests if one.channel.is_waiting]
+        return min(awaited, key=attrgetter("server_requests"), default=requests[-1] if requests else None)
 
     def find_least_used(self) -> InflightRequest | None:
         """Return the request with the fewest requests of the server, of those that a client waits for if there are any.
 
         So calls that clients abandoned do not lend their limit to others.
         """
-        candidates = self._list_awaited() or self._by_token.values()
+        awaited = [one for one in self._by_token.values() if one.channel.is_waiting]
+        candidates = awaited or self._by_token.values()
         return min(candidates, key=attrgetter("server_requests"), default=None)
 
     def note_abandoned(self, channel: ClientChannel | None) -> None:
@@ -123,7 +140,3 @@ class InflightRequests:
         if message.about is not None:
             return False
         return self._has_hidden_rest or any(is_filtered(one.channel) for one in self._by_token.values())
-
-    def _list_awaited(self) -> list[InflightRequest]:
-        """Return the requests that their clients wait for, oldest first."""
-        return [one for one in self._by_token.values() if one.channel.is_waiting]

@@ -208,17 +208,11 @@ class ServerRequests:
             raise RefusedError(message.fault, types.INVALID_PARAMS)
         if message.method not in CAPABILITY_OF:
             raise RefusedError(f"This client does not support {message.method}.", types.METHOD_NOT_FOUND)
-        call = self._inflight.find(message)
-        queue = call.queue if call else self._owner_queue
-        if queue is None:
-            raise RefusedError(
-                "Send the request during a call: the connection does not belong to one client.", types.INVALID_REQUEST
-            )
+        call, queue = await self._find_client(message)
         if not queue.channel.caller.can_answer(message.method):
             raise RefusedError(
                 f"The client has not declared `{CAPABILITY_OF[message.method]}`.", types.METHOD_NOT_FOUND
             )
-        await queue.drain()  # earlier notifications come first
         if call is None:
             self._count_outside_calls()
         else:
@@ -233,6 +227,24 @@ class ServerRequests:
             finally:
                 request.call = None
         raise RefusedError("The call that this request was about has ended.", types.INVALID_REQUEST)
+
+    async def _find_client(self, message: ServerMessage) -> "tuple[InflightRequest | None, NotificationQueue]":
+        """Return the call that a request is about, and the queue of its client, once earlier notifications are sent.
+
+        Raises:
+            RefusedError: Several clients use the connection, and no call of one of them is in flight.
+        """
+        ended: InflightRequest | None = None
+        while True:
+            call = self._inflight.find(message) or (None if self._owner_queue else ended)
+            queue = call.queue if call else self._owner_queue
+            if queue is None:
+                reason = "Send the request during a call: the connection does not belong to one client."
+                raise RefusedError(reason, types.INVALID_REQUEST)
+            await queue.drain()
+            if call is None or call is ended or not call.is_over:
+                return call, queue
+            ended = call  # its client listens for messages about it no longer, so find another one
 
     def _count_outside_calls(self) -> None:
         try:

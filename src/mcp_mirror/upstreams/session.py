@@ -46,7 +46,7 @@ from mcp_mirror.upstreams.transports.requests import (
     RequestSink,
     RequestTimeoutError,
 )
-from mcp_mirror.upstreams.upstream_request import UpstreamRequest
+from mcp_mirror.upstreams.upstream_request import INTERACTIVE_METHODS, UpstreamRequest
 
 _logger = logging.getLogger(__name__)
 
@@ -224,8 +224,13 @@ class UpstreamSession:
         pending = PendingRequest(request.method, object_of({**shown, **request.params, **meta_member}), token=token)
         inflight = None
         if channel is not None:
-            resets_timeout = self.policy.progress_resets_timeout
-            inflight = self._dispatcher.inflight.track(token, channel, timeout, resets_timeout=resets_timeout)
+            inflight = self._dispatcher.inflight.track(
+                token,
+                channel,
+                timeout,
+                resets_timeout=self.policy.progress_resets_timeout,
+                is_interactive=request.method in INTERACTIVE_METHODS,
+            )
         failure = None
         try:
             with inflight or nullcontext():

@@ -38,7 +38,7 @@ from mcp_mirror.upstreams.request_failures import build_refusal
 from mcp_mirror.upstreams.session import Mode
 from mcp_mirror.upstreams.transports.commands import is_run_by_node
 from mcp_mirror.upstreams.transports.requests import RawResponse
-from mcp_mirror.upstreams.upstream_request import UpstreamRequest
+from mcp_mirror.upstreams.upstream_request import INTERACTIVE_METHODS, UpstreamRequest
 
 _LONGEST_SWEEP_INTERVAL: Final = 15.0
 """Seconds between two checks for expired dedicated connections, at most."""
@@ -218,7 +218,8 @@ class ServerUpstream:
                 answered = restore_keys(self._client_values.check_round(answered, channel.caller))
                 request = request.with_answers(answered.answers, answered.state.get("state"))
             is_upstream_stateless = connection.listing is None or connection.listing.is_stateless
-            if channel.caller.is_stateless and not is_upstream_stateless and channel.caller.can_answer_any:
+            is_answerable = request.method in INTERACTIVE_METHODS and channel.caller.can_answer_any
+            if channel.caller.is_stateless and not is_upstream_stateless and is_answerable:
                 is_hidden = is_filtered(filtered)
                 return await self._suspended.begin(
                     channel,

@@ -8,6 +8,9 @@ import msgspec
 from mcp_mirror.types import Buffer, Segments
 
 TRY_AGAIN: Final = "try again in a moment"
+INTERACTIVE_METHODS: Final = frozenset({"tools/call", "resources/read", "prompts/get"})
+"""The requests during which clients of both protocol versions answer requests of the server: results of other methods
+cannot be `input_required`."""
 CHECK_EFFECTS: Final = "it may have had effects: check them before you repeat it"
 
 

@@ -3,7 +3,8 @@
 `prepared.py FILE`: the file contains a JSON object with the response to each tool's call. A response has the member
 `result` or `error`; the member `before` is a list of messages that the upstream sends first, in which the string
 `TOKEN` stands for the progress token of the call. The upstream waits for the response to each request among them,
-and gives the request an id of its own.
+and gives the request an id of its own. It does not wait for the responses to the requests in the member `unawaited`. A
+call with the member `awaits`, the id of such a request, returns the client's response as a text.
 """
 
 import json
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 responses: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
+late: dict[str, Any] = {}
+"""The responses to requests that no call waited for, by their ids."""
 suspended: dict[str, Iterator[str]] = {}
 """Calls that wait for the response to a request of this upstream, by its id."""
 
@@ -56,12 +59,21 @@ def call(message: Any) -> Iterator[str]:
         sent["id"] = f"{message['id']}-{sent['id']}"
         write(sent)
         yield sent["id"]
-    write({"id": message["id"], **{key: value for key, value in response.items() if key != "before"}})
+    for request in response.get("unawaited", []):
+        write(request)
+    if (awaited := response.get("awaits")) is not None:
+        if awaited not in late:
+            yield awaited
+        text = json.dumps(late[awaited])
+        response = {"result": {"content": [{"type": "text", "text": text}]}}
+    write({"id": message["id"], **{key: value for key, value in response.items() if key in ("result", "error")}})
 
 
 for line in sys.stdin:
     received = json.loads(line)
     if "id" in received and "method" in received:
         respond(received)
-    elif received.get("id") in suspended:
+        continue
+    late[received.get("id")] = received
+    if received.get("id") in suspended:
         proceed(suspended.pop(received["id"]))

@@ -73,8 +73,8 @@ class ResponseStream:
         self._headers = () if session_id is None else ((b"mcp-session-id", session_id.encode("latin-1")),)
         self._is_stream = False
         """The head of an event stream was sent."""
-        self._is_closed = False
-        """Nothing more is sent: the outcome was, or the call has ended without one."""
+        self.is_closed: bool = False
+        """Nothing more is sent: the outcome was, the call has ended without one, or the client has disconnected."""
         self._lock: anyio.Lock | None = None
         """Keeps the order of events; None before the first one."""
         self._ping: asyncio.Task[None] | None = None
@@ -88,6 +88,8 @@ class ResponseStream:
         """Send a request; see `RequestStream.request`."""
         if (session := self._sender.session) is None:
             raise refused_error(NoBackChannelError(method))
+        if self.is_closed:
+            return await SdkStream(session.server_session, None).request(method, params, seconds)
         request_id = f"{_ID_PREFIX}{next(_ids)}"
         future = session.client_responses[request_id] = asyncio.get_running_loop().create_future()
         try:
@@ -109,7 +111,7 @@ class ResponseStream:
 
     async def _cancel_request(self, session: Session, request_id: str, reason: str) -> None:
         """Cancel a request to the client, after the outcome of the call on the stream of the session."""
-        stream = SdkStream(session.server_session, None) if self._is_closed else self
+        stream = SdkStream(session.server_session, None) if self.is_closed else self
         with anyio.move_on_after(_LAST_WRITE, shield=True):
             await stream.notify(CANCELLED, {"requestId": request_id, "reason": reason})
 
@@ -141,7 +143,7 @@ class ResponseStream:
 
     def close(self) -> None:
         """Send no more messages."""
-        self._is_closed = True
+        self.is_closed = True
         self._silence.cancel(self)
 
     async def _start_stream(self) -> None:
@@ -154,7 +156,7 @@ class ResponseStream:
         """Send an event at once, so that a cancelled call leaves no part of one; send nothing after the outcome."""
         self._lock = self._lock or anyio.Lock()
         async with self._lock:
-            if not self._is_closed:
+            if not self.is_closed:
                 await self._start_stream()
                 await self._send({"type": "http.response.body", "body": event, "more_body": True})
 
@@ -202,13 +204,12 @@ class DirectHttp:
     ) -> Segments | types.ErrorData | None:
         """Return the outcome of a request; None without one, because the client or the end of its session cancelled it.
 
-        A 2026-07-28 client cancels its request when it disconnects.
+        A 2026-07-28 client cancels its request when it disconnects. A 2025-11-25 client only reads no more of it.
         """
         session = sender.session
         cancel = session.direct_requests.open(opened.id) if session else RequestScope()
-        connection = find_connection(scope) if session is None else None
-        if connection:
-            connection.watch_disconnect(cancel.cancel)
+        if connection := find_connection(scope):
+            connection.watch_disconnect(response.close if session else cancel.cancel)
         outcome: Segments | types.ErrorData | None = None
         try:
             with cancel:
@@ -221,12 +222,12 @@ class DirectHttp:
         return None if cancel.cancel_called else outcome
 
     def apply(self, message: types.JSONRPCMessage, request: HttpRequest) -> bool:
-        """Apply a message, without its payload, to the direct requests of its session.
+        """Apply a message, without its payload, to the direct requests of its session, also to those that have ended.
 
         Return whether it was the response to a request for one of them. The SDK must handle all other messages.
         """
         session = self._sessions.find(request.session_key)
-        if session is None or not session.direct_requests:
+        if session is None:
             return False
         session.direct_requests.apply(message)
         if isinstance(message, ClientResponse) and (future := session.client_responses.get(message.id)) is not None:
