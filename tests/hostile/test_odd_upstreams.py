@@ -446,6 +446,22 @@ async def test_a_long_state_comes_back_with_the_answers(
         assert state in answer["content"][0]["text"]
 
 
+async def test_a_subscription_is_answered_when_the_upstream_has_acknowledged_it(
+    configured: Configured, open_lines: OpenLines, odd: Odd
+) -> None:
+    params = {"notifications": {"resourceSubscriptions": ["odd://a"]}}
+    acknowledged = json.dumps(
+        {"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": params}
+    )
+    lines = {"subscriptions/listen": [], "odd": [acknowledged, result('{"content":[]}')]}
+    async with open_lines(configured({"odd": odd(NEW, **lines)})) as client:
+        await client.greet()
+        await client.send('{"jsonrpc":"2.0","id":"s","method":"resources/subscribe","params":{"uri":"odd://a"}}')
+        assert json.loads(await client.call("hear_mirrored"))["result"]  # it would have been answered before
+        await client.send('{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"odd_mirrored"}}')
+        assert {json.loads(await client.receive())["id"] for _ in range(2)} == {"s", "c"}
+
+
 @pytest.mark.slow
 async def test_a_subscription_that_always_ends_is_renewed_less_and_less(
     configured: Configured, open_lines: OpenLines, odd: Odd

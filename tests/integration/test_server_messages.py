@@ -326,6 +326,16 @@ async def test_a_new_subscription_after_a_lost_one_announces_all_lists() -> None
         assert setup.changes[1:] == list(CHANGES.values())
 
 
+async def test_a_confirmed_subscription_to_a_resource_announces_no_lists() -> None:
+    async with dispatching() as setup:
+        confirmed, other = anyio.Event(), anyio.Event()
+        setup.dispatcher.unconfirmed |= {"a:b": confirmed, "a:c": other}
+        setup.receive(
+            "notifications/subscriptions/acknowledged", {"notifications": {"resourceSubscriptions": [[], "a:b"]}}
+        )
+        assert (confirmed.is_set(), other.is_set(), setup.changes) == (True, False, [])
+
+
 @pytest.mark.parametrize("method", CAPABILITY_OF)
 async def test_a_server_request_is_answered_with_the_callers_answer(method: str) -> None:
     client = ready(answer={"action": "accept", "vendor": [1]})

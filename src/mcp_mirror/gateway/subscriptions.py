@@ -48,6 +48,8 @@ class _Subscription(msgspec.Struct):
     subscribers: dict[Hashable, tuple[UpdateListener, ClientChannel, str]] = msgspec.field(default_factory=dict)
     """The channel determines the connection and the scopes of a subscriber. The text is the URI of its request."""
     scope: anyio.CancelScope = msgspec.field(default_factory=anyio.CancelScope)
+    confirmed: anyio.Event = msgspec.field(default_factory=anyio.Event)
+    """Set once the upstream sends updates, or cannot be subscribed to now."""
 
 
 class _Subscriber(msgspec.Struct, eq=False):
@@ -75,11 +77,20 @@ class Subscriptions:
         self._watched: defaultdict[ResourceOrigin, dict[_Key, _Subscription]] = defaultdict(dict)
         """The same subscriptions by their resources without slashes at the end: there may be thousands of others."""
 
-    async def subscribe(self, channel: ClientChannel, uri: str, subscriber: Hashable, listener: UpdateListener) -> None:
+    async def subscribe(
+        self, channel: ClientChannel, uri: str, subscriber: Hashable, listener: UpdateListener
+    ) -> anyio.Event | None:
         """Pass each update of a resource to a listener from now on.
 
-        `uri` is the resource as the client knows it. `subscriber` identifies the subscription in later calls. There are
-        no updates of the gateway's own resources, whose URIs no upstream gets: stored values never change.
+        Args:
+            channel: The client.
+            uri: The resource as the client knows it.
+            subscriber: Identifies the subscription in later calls.
+            listener: Gets the updates.
+
+        Returns:
+            An event that is set once the upstream has confirmed the subscription, or ended it. None for the gateway's
+            own resources, whose URIs no upstream gets: stored values never change.
 
         Raises:
             ToolError: The client has too many subscriptions.
@@ -87,7 +98,7 @@ class Subscriptions:
         """
         namespace = channel.caller.namespace
         if self._relay.owns(uri, channel.caller):
-            return
+            return None
         if subscriber not in self._subscribers and self._counts[namespace] >= self._limit:
             raise ToolError(
                 f"This client has {self._limit:,} resource subscriptions, as many as "
@@ -97,6 +108,7 @@ class Subscriptions:
             subscription = await self._open(channel, uri)
             subscription.subscribers[subscriber] = listener, channel, uri
             keys.add(subscription.key)
+        return subscription.confirmed
 
     @contextlib.asynccontextmanager
     async def _take_turn(self, subscriber: Hashable, namespace: str) -> AsyncIterator[set[_Key]]:
@@ -225,7 +237,7 @@ class Subscriptions:
             while True:
                 began = anyio.current_time()
                 with contextlib.suppress(UpstreamError, MCPError), subscription.connection.kept_open():
-                    await self._wait_for_end(subscription.origin, session, is_subscribed=subscribed is session)
+                    await self._wait_for_end(subscription, session, is_subscribed=subscribed is session)
                 is_stream_over = not session.ended.is_set()
                 await anyio.sleep(backoff.next_delay(anyio.current_time() - began) if is_stream_over else _PAUSE)
                 session = await self._renew(subscription)
@@ -248,17 +260,21 @@ class Subscriptions:
                         return session
                 await self._upstreams.wait_for_replacement()
 
-    async def _wait_for_end(self, origin: ResourceOrigin, session: UpstreamSession, *, is_subscribed: bool) -> None:
+    async def _wait_for_end(
+        self, subscription: _Subscription, session: UpstreamSession, *, is_subscribed: bool
+    ) -> None:
         """Subscribe if that is not done yet, and wait until the session or its stream ends.
 
         A server that refuses the subscription gets no second request in the same session.
         """
+        origin = subscription.origin
         try:
             if session.is_stateless:
-                await session.listen(resourceSubscriptions=[origin.key])
+                await session.watch_resource(origin.key, subscription.confirmed)
                 return
             if not is_subscribed:
                 await session.request(_request_for("resources/subscribe", origin))
+            subscription.confirmed.set()
         except MCPError as error:
             if error.code not in NO_SUBSCRIPTION:
                 raise

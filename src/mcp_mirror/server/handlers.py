@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, NoReturn
 
+import anyio
 import mcp_types as types
 import msgspec
 from mcp.server import Server
@@ -54,6 +55,8 @@ _INCOMPLETE: Final = ((0, "public"),)
 _UNLIMITED: Final = frozenset({"tools/call", "subscriptions/listen", "resources/unsubscribe", "logging/setLevel"})
 """Methods without a limit here: the call pipeline limits tool calls, streams have their own limit, and the others
 reduce the gateway's work."""
+_CONFIRMATION_WAIT: Final = 5.0
+"""Seconds to wait for an upstream that does not acknowledge subscriptions."""
 
 
 class Handlers(msgspec.Struct):
@@ -324,12 +327,13 @@ class Handlers(msgspec.Struct):
         if session := self.sessions.session_of(context):
             uri = str(params.uri)
             await self._wait_for_upstreams(context)
-            await self.subscriptions.subscribe(
+            confirmed = await self.subscriptions.subscribe(
                 self._build_channel(context),
                 uri,
                 (session.caller.session, uri),
                 lambda updated_uri, params: self.announcements.resource_updated(session, updated_uri, params),
             )
+            await _wait_for_all([confirmed])
         return {}
 
     async def _unsubscribe(self, context: Context, params: types.UnsubscribeRequestParams) -> dict[str, Any]:
@@ -342,13 +346,17 @@ class Handlers(msgspec.Struct):
         channel = self._build_channel(context)
         stream = self.announcements.open(params.notifications, channel.caller)
         uris = tuple(stream.wanted.resource_subscriptions or ())
+        confirmed: list[anyio.Event | None] = []
         try:
             if uris:
                 await self._wait_for_upstreams(context)
             for uri in uris:
                 # Unknown resources, and those without subscriptions, are never updated: they are not errors.
                 with contextlib.suppress(MirrorError):
-                    await self.subscriptions.subscribe(channel, uri, (stream, uri), stream.resource_updated)
+                    confirmed.append(
+                        await self.subscriptions.subscribe(channel, uri, (stream, uri), stream.resource_updated)
+                    )
+            await _wait_for_all(confirmed)
             await stream.run(context)
         finally:
             self.announcements.close(stream)
@@ -391,6 +399,13 @@ def _refuse_cursor(params: types.PaginatedRequestParams) -> None:
     """Refuse a request for a further page of a list that has one page."""
     if params.cursor:
         raise ToolError("This list has one page. List again without a cursor.")
+
+
+async def _wait_for_all(events: Iterable[anyio.Event | None]) -> None:
+    """Wait until upstreams have confirmed subscriptions: a client expects updates from the response on."""
+    with anyio.move_on_after(_CONFIRMATION_WAIT):
+        for event in filter(None, events):
+            await event.wait()
 
 
 def _headers_of(context: Context) -> Mapping[str, str] | None:

@@ -140,6 +140,8 @@ class NotificationDispatcher:
         self._is_subscribed = False
         self.task_changes: dict[str, anyio.Event] = {}
         """Set by a change of a task that `run_as_task` waits for, by the id of the task."""
+        self.unconfirmed: dict[str, anyio.Event] = {}
+        """Set by the server's acknowledgement of a subscription to a resource, by the URI."""
 
     def connect(self, sink: MessageSink) -> None:
         """Send responses to the transport that was opened."""
@@ -196,8 +198,17 @@ class NotificationDispatcher:
         if identity is not None:
             self._requests.cancel(identity)
 
-    def _confirm_subscription(self, _message: ServerMessage) -> None:
-        """Announce the lists that may have changed before this subscription, or since the last one ended."""
+    def _confirm_subscription(self, message: ServerMessage) -> None:
+        """Note that the server sends the updates of resources, or the changes of lists.
+
+        Lists may have changed before this subscription, or since the last one ended.
+        """
+        accepted = message.params.get("notifications")
+        if isinstance(accepted, Mapping) and isinstance(uris := accepted.get("resourceSubscriptions"), list):
+            for uri in uris:
+                if isinstance(uri, str) and (event := self.unconfirmed.pop(uri, None)):
+                    event.set()
+            return
         kinds = CHANGES.values() if self._is_subscribed else ("tools",)
         self._is_subscribed = True
         for kind in kinds:

@@ -270,6 +270,22 @@ class UpstreamSession:
         with suppress(ValidationError):  # the result only says that the subscription has ended
             await self.client.session.send_request(request, types.EmptyResult)
 
+    async def watch_resource(self, uri: str, confirmed: anyio.Event) -> None:
+        """Subscribe to updates of a resource on a 2026-07-28 server, until the server ends the subscription.
+
+        `confirmed` is set when the server has acknowledged the subscription, at the latest at its end.
+
+        Raises:
+            MCPError: The server does not support subscriptions, or the stream broke.
+        """
+        unconfirmed = self._dispatcher.unconfirmed
+        unconfirmed[uri] = confirmed
+        try:
+            await self.listen(resourceSubscriptions=[uri])
+        finally:
+            confirmed.set()
+            unconfirmed.pop(uri, None)
+
     async def notify(self, method: str) -> None:
         """Send a notification without parameters to the server."""
         notification: Any = types.Notification[Any, str](method=method, params=None)
