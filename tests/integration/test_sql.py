@@ -673,6 +673,31 @@ def test_a_count_of_an_object_is_refused_with_the_key_of_its_rows() -> None:
         assert rows("SELECT count(*) AS n FROM t", t=value) == [{"n": 1}]
 
 
+def test_a_count_of_an_object_whose_first_line_ends_with_a_comma() -> None:
+    text = json.dumps({"meta": {"source": "x"}} | PAGE).replace("}, ", "},\n", 1)
+    assert rows("SELECT count(*) AS n FROM t", t=json.dumps(text)) == [{"n": 2}]
+
+
+def test_indented_objects_by_key_are_rows_if_the_first_has_one_field() -> None:
+    records = {f"r{at}": {"n": at} | ({"name": "x", "tags": ["a"]} if at else {}) for at in range(4)}
+    blob = json.dumps(records, indent=2).encode()
+    assert rows("SELECT key, n FROM t WHERE name = 'x' ORDER BY n DESC LIMIT 1", t=blob) == [{"key": "r3", "n": 3}]
+
+
+def test_an_object_with_thousands_of_fields_has_json_below_its_columns() -> None:
+    schemas = {
+        f"s{at}": {"kind": "x", "keys": {f"k{at}_{key}": {"a": 1, "b": [1]} for key in range(9)}} for at in range(900)
+    }
+    part = rows("SELECT version AS v, schemas.s7.keys->'k7_8'->>'a' AS a FROM t", t={"version": 3, "schemas": schemas})
+    assert part == [{"v": 3, "a": "1"}]
+    wide = {
+        "version": 3,
+        "sets": {f"s{at}": {f"t{at}_{one}": 1 for one in range(9)} for at in range(400)},
+        "end": {"a": 1},
+    }
+    assert rows("SELECT version AS v, sets->'s7'->>'t7_8' AS one FROM t", t=wide) == [{"v": 3, "one": "1"}]
+
+
 def test_json_lines_of_such_objects_stay_rows() -> None:
     text = "\n".join(json.dumps({f"r{at}": {"n": at} for at in range(4)}) for _ in range(3))
     assert rows("SELECT r3.n AS n FROM t", t=text) == [{"n": 3}] * 3

@@ -10,6 +10,7 @@ from mcp_mirror.query.rows import find_part, write_members, write_rows
 
 QUOTED = ('a\n"', "b", "\u00e9", "")
 RECORDS = {f"r{at}": {"id": at, "name": "x"} for at in range(4)}
+INDENTED = json.dumps(RECORDS, indent=2).replace("\n", "\r\n").encode()
 LINKS = {f"n{at}": {f"m{at}": 1} for at in range(201)}
 DAYS = ("2026-11-01", "2026-11-02", "3", "4")
 NUMBERS = dict.fromkeys("12345", 0)
@@ -25,6 +26,8 @@ def written(value: Any) -> list[Any] | None:
     ("value", "expected"),
     [
         (RECORDS, [{"key": key} | one for key, one in RECORDS.items()]),
+        (INDENTED, [{"key": key} | one for key, one in RECORDS.items()]),
+        (json.dumps(LINKS, indent=2).encode(), [{"key": key, "value": one} for key, one in LINKS.items()]),
         (RECORDS | {"r5": {}}, None),
         (LINKS, [{"key": key, "value": one} for key, one in LINKS.items()]),
         (dict(list(LINKS.items())[:200]), None),

@@ -40,8 +40,10 @@ _TYPED: Final = lazy_pattern(rb'"?[-+]?\d[\d.,]*(?:[eE][-+]?\d+)?%?"?|true|false
 _EMPTY: Final = (b"null", b'""')
 _INDEX: Final = lazy_pattern(r"\d[\d.:TZ+ -]*")
 """The number, date or time of a row of a data frame."""
-_MANY_MEMBERS: Final = 200
+MANY_MEMBERS: Final = 200
 """Members from which objects of many kinds are rows and not columns, of which a database can have too few."""
+_ONE_LINE: Final = bytes.maketrans(b"\r\n", b"  ")
+"""Ends of lines in JSON are only between its values."""
 _MIN_SERIES: Final = 4
 """Rows of a data frame."""
 
@@ -72,7 +74,12 @@ def write_members(blob: Buffer) -> bytes | None:
 
 def _write_members(blob: Buffer, known: Iterable[Member]) -> bytes:
     read = ((json.dumps(one.key).encode(), bytes(blob[one.span.start : one.span.stop])) for one in known)
-    return b"\n".join(b'{"key":%b,"value":%b}' % member for member in read)
+    return _join_lines(b'{"key":%b,"value":%b}' % member for member in read)
+
+
+def _join_lines(rows: Iterable[bytes]) -> bytes:
+    """Write each row, JSON, on one line, also if its source is indented: the first row tells DuckDB the form of all."""
+    return b"\n".join(row.translate(_ONE_LINE) for row in rows)
 
 
 def write_rows(blob: Buffer) -> bytes | None:
@@ -125,13 +132,13 @@ def _write_frame(blob: Buffer, known: Sequence[Member]) -> bytes | None:
         return None
     names = [json.dumps(name).encode() for name in (_name_key({*map(str.casefold, columns)}), *columns)]
     rows = ((json.dumps(key).encode(), *(bytes(column[key]) for column in columns.values())) for key in index)
-    return b"\n".join(b"{%b}" % b",".join(map(b"%b:%b".__mod__, zip(names, row, strict=True))) for row in rows)
+    return _join_lines(b"{%b}" % b",".join(map(b"%b:%b".__mod__, zip(names, row, strict=True))) for row in rows)
 
 
 def _write_records(blob: Buffer, known: Sequence[Member]) -> bytes | None:
     """Write the rows of objects by key, of one kind or very many; None for any other object."""
     if not sample_records(blob, known):
-        are_many = len(known) > _MANY_MEMBERS and {kind_at(blob, one.span.start) for one in known} == {"object"}
+        are_many = len(known) > MANY_MEMBERS and {kind_at(blob, one.span.start) for one in known} == {"object"}
         return _write_members(blob, known) if are_many else None
     view = memoryview(blob)
     records = [view[member.span.start : member.span.stop] for member in known]
@@ -141,7 +148,7 @@ def _write_records(blob: Buffer, known: Sequence[Member]) -> bytes | None:
     for member, record in zip(known, records, strict=True):
         inner = bytes(record[1:-1]).strip()
         rows.append(f'{{"{name}":{json.dumps(member.key)}'.encode() + (b"," + inner if inner else b"") + b"}")
-    return b"\n".join(rows)
+    return _join_lines(rows)
 
 
 def _name_key(fields: Container[str]) -> str:
@@ -183,4 +190,4 @@ def _join_rows(
         left -= len(rows[-1]) + 1
         if len(cells) > len(keys) or (len(cells) < len(keys) and not may_lack_cells) or left < 0:
             return None
-    return b"\n".join(rows)
+    return _join_lines(rows)

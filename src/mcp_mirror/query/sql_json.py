@@ -4,6 +4,8 @@ Types are found in all rows. Texts stay as they were sent, also dates and times.
 """
 
 import re
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from mcp_mirror.payload.json_strings import replace_half_pairs
@@ -25,6 +27,10 @@ _ITEMS: Final = 4
 """Items that these arrays have at least."""
 _LIST: Final = lazy_pattern(r".*[^\]]\[\]", re.DOTALL)
 """The type of an array of other values than arrays."""
+_MAX_FIELDS: Final = 1_000
+"""Fields of objects in a table. Each takes about 1 MB of memory while the table is made, also for one row."""
+_DEPTHS: Final = (5, 3, 2, 1)
+"""Levels of a table with too many fields, below which its values are JSON."""
 _RENAMED: Final = lazy_pattern(r"(.+)_\d+")
 _RECORDS: Final = lazy_pattern(rb"(?:\[\s*)?\{")
 """The beginning of objects."""
@@ -114,11 +120,9 @@ def _read_json(database: "DuckDBPyConnection", name: str, path: str, size: int, 
 
 def _find_types(database: "DuckDBPyConnection", source: str, *, is_records: bool) -> str:
     """Return the options for reading JSON: the types of its columns, in which texts stay as they were sent."""
-    detected = _JSON
-    columns = describe_columns(database, f"read_json({source}, {detected})")
+    detected, columns = _detect(database, source, _JSON)
     if list(columns) == ["json"] and columns["json"].startswith("MAP"):
-        detected = f"{_JSON}, map_inference_threshold = -1"
-        columns = describe_columns(database, f"read_json({source}, {detected})")
+        detected, columns = _detect(database, source, f"{_JSON}, map_inference_threshold = -1")
     names = {column.casefold() for column in columns}
     is_renamed = any((match := _RENAMED.fullmatch(column)) and match[1].casefold() in names for column in columns)
     if is_renamed or ("json" in columns and is_records):
@@ -126,6 +130,19 @@ def _find_types(database: "DuckDBPyConnection", source: str, *, is_records: bool
     form = "" if is_records or "json" not in columns else ", records = false"
     listed = ", ".join(f"{quote_text(key)}: {quote_text(_keep_texts(kind))}" for key, kind in columns.items())
     return f"columns = {{{listed}}}{form}"
+
+
+def _detect(database: "DuckDBPyConnection", source: str, options: str) -> tuple[str, Mapping[str, str]]:
+    """Find the types of the columns, with JSON below a level if they have too many fields; the options say which."""
+    import duckdb  # noqa: PLC0415  # an extra
+
+    for limited in (options, *(f"{options}, maximum_depth = {depth}" for depth in _DEPTHS[:-1])):
+        with suppress(duckdb.OutOfMemoryException):
+            columns = describe_columns(database, f"read_json({source}, {limited})")
+            if sum(kind.count(",") + 1 for kind in columns.values()) <= _MAX_FIELDS:
+                return limited, columns
+    flat = f"{options}, maximum_depth = {_DEPTHS[-1]}"
+    return flat, describe_columns(database, f"read_json({source}, {flat})")
 
 
 def _keep_texts(kind: str) -> str:

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from mcp_mirror.core.results.main_parts import are_of_one_kind
-from mcp_mirror.query.rows import Part
+from mcp_mirror.core.results.main_parts import SAMPLED_RECORDS, are_of_one_kind
+from mcp_mirror.query.rows import MANY_MEMBERS, Part
 from mcp_mirror.query.sql_files import quote_name
 
 if TYPE_CHECKING:
@@ -74,20 +74,21 @@ def _fold_names(kind: Any) -> frozenset[str]:
 
 
 def _find_shared(kinds: Sequence[Any]) -> frozenset[str]:
-    """The columns of objects of one kind; none of others."""
+    """The columns of objects of one kind, which the first ones show; none of others."""
     if any(kind.id != "struct" for kind in kinds):
         return frozenset()
     names = list(map(_fold_names, kinds))
-    return frozenset().union(*names) if are_of_one_kind(names) else frozenset()
+    return frozenset().union(*names) if are_of_one_kind(names[:SAMPLED_RECORDS]) else frozenset()
 
 
 def _list_members(members: Sequence[tuple[str, Any]], keys: tuple[str, ...]) -> Iterator[Part]:
-    """Yield the outermost objects whose values have one type, but not those of one kind, which are rows with columns.
+    """Yield the outermost objects whose values have one type or are many, but not those of one kind: they have columns.
 
     `keys` are those to the object with these members.
     """
     families = {_FAMILIES.get(kind.id) for _, kind in members if kind.id != "null"}
-    if len(members) >= _MIN_MEMBERS and len(families) == 1 and None not in families:
+    are_alike = len(members) >= _MIN_MEMBERS and len(families) == 1 and None not in families
+    if are_alike or len(members) > MANY_MEMBERS:
         if not _find_shared([kind for _, kind in members]):
             yield Part(keys, is_by_member=True)
         return

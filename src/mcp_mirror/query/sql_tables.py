@@ -201,7 +201,10 @@ def _list_objects(data: bytes) -> bytes:
     if not bare.partition(b"\n")[0].rstrip().endswith(b"},"):
         return b""
     listed = b"[%b]" % bare.removesuffix(b",")
-    return listed if read_json_container(listed.decode(errors="ignore")) else b""
+    is_list = read_json_container(listed.decode(errors="ignore")) and not read_json_container(
+        bare.decode(errors="ignore")
+    )
+    return listed if is_list else b""
 
 
 def _clear_nan(data: bytes) -> bytes:

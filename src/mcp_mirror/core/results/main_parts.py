@@ -50,7 +50,7 @@ _MAX_SHORT_TEXT_TOKENS: Final = 100
 
 _MIN_RECORDS: Final = 4
 """Members of an object from which they may be its rows."""
-_SAMPLED_RECORDS: Final = 20
+SAMPLED_RECORDS: Final = 20
 """Such members that are examined."""
 _RARE: Final = 8
 """Records of which one may have many keys that the others lack."""
@@ -278,7 +278,7 @@ def _find_records(blob: Buffer, levels: Sequence[Level]) -> Records | None:
 def sample_records(blob: Buffer, known: Sequence[Member]) -> Sequence[Buffer]:
     """The first members of an object if they are objects of one kind; see `are_of_one_kind`."""
     view, samples = memoryview(blob), list[Buffer]()
-    for member in known[:_SAMPLED_RECORDS]:
+    for member in known[:SAMPLED_RECORDS]:
         if member.span.stop - known[0].span.start > _MAX_SAMPLE_BYTES:
             break
         record = view[member.span.start : member.span.stop]
