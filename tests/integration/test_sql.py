@@ -698,6 +698,39 @@ def test_an_object_with_thousands_of_fields_has_json_below_its_columns() -> None
     assert rows("SELECT version AS v, sets->'s7'->>'t7_8' AS one FROM t", t=wide) == [{"v": 3, "one": "1"}]
 
 
+MIXED = [{"Title": "The End", "tags": ["a"]}, {"Title": 300, "tags": "b"}, {"Title": None, "tags": {"The": 1}}]
+
+
+@pytest.mark.parametrize(
+    "condition",
+    ["t.title LIKE 'The %'", "Title NOT ILIKE '%End'", "lower(Title) = 'the end'", "regexp_matches(Title, '^The')"],
+)
+def test_texts_in_a_json_column_are_not_matched_with_quotes(condition: str) -> None:
+    message = failure(f"SELECT count(*) FROM t WHERE {condition}", t=MIXED).message  # noqa: S608  # of this test
+    assert '"Title" is JSON' in message
+    assert 'Write ("Title"->>\'$\') in place of "Title"' in message
+    fixed = condition.replace("t.title", "Title").replace("Title", "(Title->>'$')")
+    assert rows(f"SELECT count(*) AS n FROM t WHERE {fixed}", t=MIXED) == [{"n": 1}]  # noqa: S608  # of this test
+
+
+def test_a_comparison_of_a_json_column_with_a_text_names_the_operator() -> None:
+    assert "write (column->>'$') for its texts" in failure("SELECT * FROM t WHERE Title = 'The End'", t=MIXED).message
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SELECT count(*) AS n FROM t WHERE Title LIKE '%End%'", 1),
+        ("SELECT count(*) AS n FROM t WHERE regexp_matches(Title, 'End|300')", 2),
+        ("WITH x AS (SELECT Title->>'$' AS Title FROM t) SELECT count(*) AS n FROM x WHERE Title LIKE 'The%'", 1),
+        ("SELECT max(len(json_keys(tags))) AS n FROM t", 1),
+        ("SELECT count(*) AS n FROM o WHERE length(part) = 3", 1),
+    ],
+)
+def test_other_queries_of_a_json_column_run(sql: str, expected: int) -> None:
+    assert rows(sql, t=MIXED, o=[{"part": [1]}, {"part": {"a": 1, "b": 2}}]) == [{"n": expected}]
+
+
 def test_json_lines_of_such_objects_stay_rows() -> None:
     text = "\n".join(json.dumps({f"r{at}": {"n": at} for at in range(4)}) for _ in range(3))
     assert rows("SELECT r3.n AS n FROM t", t=text) == [{"n": 3}] * 3

@@ -31,6 +31,7 @@ from mcp_mirror.query.sql_errors import (
     shorten_error,
 )
 from mcp_mirror.query.sql_files import TableSource
+from mcp_mirror.query.sql_json_texts import explain_json_texts
 from mcp_mirror.query.sql_rows import find_rows
 from mcp_mirror.query.sql_tables import MISSING, load_table
 from mcp_mirror.query.sql_text_order import explain_empty_cells, explain_text_order
@@ -280,6 +281,7 @@ def _select(database: "DuckDBPyConnection", query: _Query) -> FileSpan | bytes |
         meant = find_rows(database, {table: columns[table]})
         return _Meant(*meant, failure) if meant else failure
     explained = explain_text_order(database, query.nodes, columns, MISSING)
+    explained = explained or explain_json_texts(database, query.nodes, columns)
     if explained := explained or explain_empty_cells(database, query.nodes, columns, query.texts):
         return SqlFailure(explained, "TextOrder")
     try:

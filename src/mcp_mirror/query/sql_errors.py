@@ -37,6 +37,8 @@ UNKNOWN_NAME: Final = lazy_pattern(
 _UNKNOWN_TABLE: Final = "Referenced table"
 _MISSING_FIELD: Final = lazy_pattern(r"Cannot extract field '([^']+)'")
 """The key in the error of `note.gift` if the column has no objects."""
+_NO_JSON: Final = lazy_pattern(r"Malformed JSON at byte 0 of input")
+"""The error of a text that is compared with JSON."""
 _UNCONVERTED: Final = lazy_pattern(r"Could not convert string '([^']*)'")
 """The text in errors such as `Could not convert string 'NA' to INT64`."""
 _ERROR_CHARACTERS: Final = 400
@@ -68,6 +70,8 @@ def describe_error(database: "DuckDBPyConnection", error: Exception, sql: str, t
             tables = list_columns(database)
             reason = _explain_name(database, message, tables, sql, texts)
             message = " ".join(filter(None, (message, reason, _describe_tables(tables))))
+    elif _NO_JSON.search(message):
+        message += " A column with values of several types is JSON: write (column->>'$') for its texts."
     elif (text := _UNCONVERTED.search(message)) and text[1] in MISSING:
         message += f" A missing number is NULL: use IS NULL or IS NOT NULL in place of '{text[1]}'."
     return SqlFailure(message, kind)
