@@ -698,6 +698,7 @@ def test_an_object_with_thousands_of_fields_has_json_below_its_columns() -> None
     assert rows("SELECT version AS v, sets->'s7'->>'t7_8' AS one FROM t", t=wide) == [{"v": 3, "one": "1"}]
 
 
+LINKS_WITH_ROWS = {f"r{at}": {f"m{at}": at, "rows": [{"n": 1}]} for at in range(300)}
 MIXED = [{"Title": "The End", "tags": ["a"]}, {"Title": 300, "tags": "b"}, {"Title": None, "tags": {"The": 1}}]
 
 
@@ -729,6 +730,23 @@ def test_a_comparison_of_a_json_column_with_a_text_names_the_operator() -> None:
 )
 def test_other_queries_of_a_json_column_run(sql: str, expected: int) -> None:
     assert rows(sql, t=MIXED, o=[{"part": [1]}, {"part": {"a": 1, "b": 2}}]) == [{"n": expected}]
+
+
+def test_a_missing_column_that_objects_have_is_named_with_their_column() -> None:
+    quakes = [{"id": at, "properties": {"Mag": at}} for at in range(4)]
+    message = failure("SELECT max(mag) FROM t", t=quakes).message
+    assert '"properties" has objects with "Mag": write "properties"."Mag".' in message
+    assert rows('SELECT max("properties"."Mag") AS top FROM t', t=quakes) == [{"top": 3}]
+    assert "has objects" not in failure("SELECT x FROM t", t=[{"a": {"x": 1}, "b": {"x": 1}}]).message
+
+
+@pytest.mark.parametrize("value", [LINKS_WITH_ROWS, [{"key": "a", "value": {"rows": [{"n": 1}]}}] * 2])
+def test_no_path_is_named_for_the_rows_in_rows(value: Any) -> None:
+    message = failure("SELECT n FROM t", t=value).message
+    found = re.search(r"The rows of \"t\" are (FROM \(.* FROM \"t\"\))\.", message)
+    assert found
+    assert rows(f"SELECT max(n) AS n {found[1]}", t=value) == [{"n": 1}]  # of this test
+    assert "to its path" not in message
 
 
 def test_json_lines_of_such_objects_stay_rows() -> None:

@@ -87,7 +87,9 @@ def _explain_name(
     """Explain why a name of a query is unknown; empty without a reason."""
     unknown = UNKNOWN_NAME.search(message)
     missing = None if unknown and _UNKNOWN_TABLE in unknown[0] else unknown
-    reason = _explain_missing(missing[1], tables, sql) if missing else ""
+    reason = ""
+    if missing:
+        reason = _explain_missing(missing[1], tables, sql) or _explain_field(database, missing[1], tables)
     if not reason and unknown:
         explained = (_explain_rows(database, name, tables[name], is_text=name in texts) for name in tables)
         reason = next(filter(None, explained), "")
@@ -155,10 +157,20 @@ def _explain_missing(missing: str, tables: Mapping[str, Mapping[str, str]], sql:
     return ""
 
 
-def _explain_rows_of_text(database: "DuckDBPyConnection", table: str, columns: Mapping[str, str]) -> str:
-    """Name the rows in the table of a text, which has no paths below its own, or explain why CSV is a row per line."""
-    if list(columns) == ["line"]:
-        return explain_lines(database, table)
+def _explain_field(database: "DuckDBPyConnection", missing: str, tables: Mapping[str, Mapping[str, str]]) -> str:
+    """Name the only column whose objects have a missing column as a field; empty without it."""
+    listed = [one for columns in tables.values() for one in columns.items() if not _SERIES.fullmatch(one[1])]
+    kinds = [(column, database.sqltype(kind)) for column, kind in listed]
+    structs = [(column, kind.children) for column, kind in kinds if kind.id == "struct"]
+    found = [(column, name) for column, below in structs for name, _ in below if name.casefold() == missing.casefold()]
+    if len(found) != 1:
+        return ""
+    [(column, name)] = found
+    return f"{quote_shown(column)} has objects with {quote_shown(name)}: write {quote_name(column)}.{quote_name(name)}."
+
+
+def _explain_inner_rows(database: "DuckDBPyConnection", table: str, columns: Mapping[str, str]) -> str:
+    """Name the rows in the rows of a table, which no path names."""
     for column, kind in columns.items():
         for rows in list_rows(database.sqltype(kind), (column,)):
             if rows.is_array:
@@ -168,8 +180,16 @@ def _explain_rows_of_text(database: "DuckDBPyConnection", table: str, columns: M
 
 def _explain_rows(database: "DuckDBPyConnection", table: str, columns: Mapping[str, str], *, is_text: bool) -> str:
     """Name the column that contains the rows of a table, or explain that they are arrays; empty for other tables."""
-    if is_text:
-        return _explain_rows_of_text(database, table, columns)
+    if is_text and list(columns) == ["line"]:
+        return explain_lines(database, table)
+    first = f"SELECT 1 FROM {quote_name(table)} LIMIT 2"  # noqa: S608  # a quoted name
+    if is_text or len(database.execute(first).fetchall()) > 1:
+        reason = _explain_inner_rows(database, table, columns)
+        return reason if reason or is_text else _explain_mixed_items(database, table, columns)
+    return _explain_rows_of_object(database, table, columns)
+
+
+def _explain_rows_of_object(database: "DuckDBPyConnection", table: str, columns: Mapping[str, str]) -> str:
     inside = [rows for column, kind in columns.items() for rows in list_rows(database.sqltype(kind), (column,))]
     keys = [rows.keys[0] for rows in inside if len(rows.keys) == 1]
     keys += (column for column, kind in columns.items() if _SERIES.fullmatch(kind))
