@@ -653,7 +653,7 @@ FORMS = ["{}", "Found 2 rows\n{}", "```json\n{}\n```"]
 
 @pytest.mark.parametrize("form", [*FORMS, "Execution result:\n{}\n\nConsole output:\n"])
 def test_a_count_of_an_object_is_that_of_its_only_rows(form: str) -> None:
-    for value in (PAGE, {"total": 2, "rows": [{"a": [{"b": 1}]}, {"a": []}]}):
+    for value in (PAGE, {"total": 2, "rows": [{"a": [{"b": 1}]}, {"a": []}]}, {"ok": True, "data": PAGE}):
         for given in (value, form.format(json.dumps(value))):
             assert rows("SELECT count(*) AS n FROM t", t=given) == [{"n": 2}]
         assert rows("SELECT count(*) AS n FROM t", t=form.format(json.dumps([value]))) == [{"n": 1}]
@@ -665,6 +665,8 @@ def test_a_count_of_an_object_is_refused_with_the_key_of_its_rows() -> None:
     for sql in ("SELECT count(*) FROM t", "FROM T SELECT count() AS n"):
         message = failure(sql, t=page).message
         assert message.startswith('count(*) is 1, because "t" is one object with 200 rows in its column "rows"')
+    message = failure("SELECT count(*) FROM t", t={"data": page}).message
+    assert 'one object with 200 rows in "data/rows": add this to its path' in message
     assert rows("SELECT count(*) AS n FROM (SELECT unnest(rows) FROM t)", t=page) == [{"n": 200}]
     assert rows("SELECT count(*) AS n FROM t WHERE total = 200", t=page) == [{"n": 1}]
     assert rows("SELECT count(*) AS n FROM o", t=page, o=page["rows"]) == [{"n": 200}]

@@ -194,18 +194,21 @@ def _explain_rows_of_object(database: "DuckDBPyConnection", table: str, columns:
     keys = [rows.keys[0] for rows in inside if len(rows.keys) == 1]
     keys += (column for column, kind in columns.items() if _SERIES.fullmatch(kind))
     if keys:
-        return (
-            f"{quote_shown(table)} has rows in its column {quote_shown(keys[0])}: add the key to its path in `inputs`."
-        )
+        return f"{quote_shown(table)} has rows {_name_place(keys[:1])}"
     if key := next((column for column, kind in columns.items() if kind.endswith("[][]")), None):
         return (
             f"{quote_shown(table)} has rows as arrays in its column {quote_shown(key)}: add the key to its path in "
             f"`inputs`. Then {_CELLS}"
         )
     if inside:
-        location = "/".join(map(escape_token, inside[0].keys))
-        return f"{quote_shown(table)} has rows in {quote_shown(location)}: add this to its path in `inputs`."
+        return f"{quote_shown(table)} has rows {_name_place(inside[0].keys)}"
     return _explain_cells(table, columns) or _explain_mixed_items(database, table, columns)
+
+
+def _name_place(keys: Sequence[str]) -> str:
+    if len(keys) == 1:
+        return f"in its column {quote_shown(keys[0])}: add the key to its path in `inputs`."
+    return f"in {quote_shown('/'.join(map(escape_token, keys)))}: add this to its path in `inputs`."
 
 
 def explain_count(
@@ -221,14 +224,14 @@ def explain_count(
     read = {str(node["table_name"]).casefold() for node in nodes if node.get("type") == "BASE_TABLE"}
     for table in objects:
         listed = (list_rows(database.sqltype(kind), (column,)) for column, kind in objects[table].items())
-        inside = [rows for rows in chain.from_iterable(listed) if len(rows.keys) == 1]
+        inside = list(chain.from_iterable(listed))
         if not inside or table.casefold() not in read:
             continue
         sizes = ", ".join(f"any_value({rows.size})" for rows in inside)
         count, *found = database.execute(f"SELECT count(*), {sizes} FROM {quote_name(table)}").fetchone() or (0,)  # noqa: S608  # quoted names
-        size, column = max((size or 0, rows.keys[0]) for size, rows in zip(found, inside, strict=True))
+        size, keys = max((size or 0, rows.keys) for size, rows in zip(found, inside, strict=True))
         if count == 1 and size > 1:
-            rows = f"{size:,} rows in its column {quote_shown(column)}: add the key to its path in `inputs`."
+            rows = f"{size:,} rows {_name_place(keys)}"
             return table, f"count(*) is 1, because {quote_shown(table)} is one object with {rows}"
     return None
 
