@@ -734,6 +734,15 @@ def test_other_queries_of_a_json_column_run(sql: str, expected: int) -> None:
     assert rows(sql, t=MIXED, o=[{"part": [1]}, {"part": {"a": 1, "b": 2}}]) == [{"n": expected}]
 
 
+def test_rows_by_key_with_thousands_of_fields_have_their_columns() -> None:
+    sets = {
+        f"s{at}": {"kind": "xy"[at % 2], "fields": {f"f{at}{name}": {"a": 1} for name in "abcdefghi"}}
+        for at in range(300)
+    }
+    assert rows("SELECT count(*) AS n FROM t WHERE kind = 'y'", t={"version": 3, "sets": sets}) == [{"n": 150}]
+    assert '"color" not found' in failure("SELECT color FROM t", t={"version": 3, "sets": sets}).message
+
+
 def test_a_missing_column_that_objects_have_is_named_with_their_column() -> None:
     quakes = [{"id": at, "properties": {"Mag": at}} for at in range(4)]
     message = failure("SELECT max(mag) FROM t", t=quakes).message

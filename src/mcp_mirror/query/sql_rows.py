@@ -99,6 +99,15 @@ def _list_members(members: Sequence[tuple[str, Any]], keys: tuple[str, ...]) -> 
             yield from _list_members(kind.children, (*keys, key))
 
 
+def _list_unknown(kind: Any, keys: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Yield the keys to objects by key that are JSON, as in a table with too many fields: they may have any column."""
+    if kind.id == "map" and str(kind.children[1][1]) == "JSON":
+        yield keys
+    elif kind.id == "struct":
+        for key, below in kind.children:
+            yield from _list_unknown(below, (*keys, key))
+
+
 def find_rows(
     database: "DuckDBPyConnection", tables: Mapping[str, Mapping[str, str]], wanted: str | None = None
 ) -> tuple[str, Part] | None:
@@ -125,6 +134,13 @@ def find_rows(
     ]
     if not found and wanted is not None and wanted.casefold() in _MEMBER_COLUMNS:
         found = [(table, part) for table, columns in kinds.items() for part in _list_members(columns, ())]
+    if not found and wanted is not None:
+        found = [
+            (table, Part(keys))
+            for table, columns in kinds.items()
+            for column, kind in columns
+            for keys in _list_unknown(kind, (column,))
+        ]
     if len(found) != 1:
         return None
     first = f"SELECT 1 FROM {quote_name(found[0][0])} LIMIT 2"  # noqa: S608  # a quoted name
