@@ -25,7 +25,7 @@ from mcp_mirror.query.sql_tables import load_table
 from mcp_mirror.types import FileSpan, Span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 duckdb = pytest.importorskip("duckdb")
@@ -1002,6 +1002,12 @@ def test_columns_of_objects_by_key_have_the_types_of_all_their_values() -> None:
 def test_objects_by_key_whose_keys_differ_only_in_case_are_explained() -> None:
     users = {f"u{at}": {"Name": at, "name": at, "x": 1} for at in range(5)}
     assert "Referenced column" in failure("SELECT x FROM t", t={"total": 5, "users": users}).message
+
+
+@pytest.mark.parametrize("wrap", [lambda rows: rows, lambda rows: {"page": 1, "rows": rows}, lambda rows: rows[1]])
+def test_a_table_with_thousands_of_columns_has_their_types(wrap: Callable[[list[Any]], Any]) -> None:
+    wide = [{f"c{column}": column + row for column in range(1500)} | {"o": {"x": row}} for row in range(2)]
+    assert rows("SELECT max(c5) AS most, max(o.x) AS x FROM t", t=wrap(wide)) == [{"most": 6, "x": 1}]
 
 
 def test_members_are_no_rows_if_several_objects_have_such_members() -> None:

@@ -28,7 +28,7 @@ _ITEMS: Final = 4
 _LIST: Final = lazy_pattern(r".*[^\]]\[\]", re.DOTALL)
 """The type of an array of other values than arrays."""
 _MAX_FIELDS: Final = 1_000
-"""Fields of objects in a table. Each takes about 1 MB of memory while the table is made, also for one row."""
+"""Fields of objects in columns. Each takes about 1 MB of memory while the table is made, also for one row."""
 _DEPTHS: Final = (5, 3, 2, 1)
 """Levels of a table with too many fields, below which its values are JSON."""
 _RENAMED: Final = lazy_pattern(r"(.+)_\d+")
@@ -63,7 +63,9 @@ def load_json(
         blob, value = find_part(blob, part.keys) or b"", b""
         if not blob:
             raise LookupError(name)
-    rows = write_members(blob) if part is not None and part.is_by_member else write_rows(blob)
+    rows = write_rows(blob)
+    if rows is None and part is not None and part.is_by_member:
+        rows = write_members(blob)
     if rows:
         blob, value = rows, b""
     start = bytes(blob[:_HEAD]).lstrip()
@@ -139,7 +141,7 @@ def _detect(database: "DuckDBPyConnection", source: str, options: str) -> tuple[
     for limited in (options, *(f"{options}, maximum_depth = {depth}" for depth in _DEPTHS[:-1])):
         with suppress(duckdb.OutOfMemoryException):
             columns = describe_columns(database, f"read_json({source}, {limited})")
-            if sum(kind.count(",") + 1 for kind in columns.values()) <= _MAX_FIELDS:
+            if sum(kind.count(",") + 1 for kind in columns.values() if "STRUCT" in kind) <= _MAX_FIELDS:
                 return limited, columns
     flat = f"{options}, maximum_depth = {_DEPTHS[-1]}"
     return flat, describe_columns(database, f"read_json({source}, {flat})")

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 _MEMBER_COLUMNS: Final = frozenset({"key", "value"})
 _MIN_MEMBERS: Final = 4
 """Members of an object from which they are rows."""
+_UNKNOWN: Final = ("MAP(VARCHAR, JSON)", "MAP(VARCHAR, JSON)[]")
+"""The types of objects by key, and of an array of objects, whose fields are not known."""
 _FAMILIES: Final = {
     "bigint": "number",
     "ubigint": "number",
@@ -100,8 +102,8 @@ def _list_members(members: Sequence[tuple[str, Any]], keys: tuple[str, ...]) -> 
 
 
 def _list_unknown(kind: Any, keys: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Yield the keys to objects by key that are JSON, as in a table with too many fields: they may have any column."""
-    if kind.id == "map" and str(kind.children[1][1]) == "JSON":
+    """Yield the keys to rows of JSON, as in a table with too many fields: they may have any column."""
+    if str(kind) in _UNKNOWN:
         yield keys
     elif kind.id == "struct":
         for key, below in kind.children:
