@@ -230,6 +230,25 @@ async def test_a_call_that_runs_in_an_ended_session_ends_beside_the_new_one(
     assert b"is down" not in b"".join(client.stderr)
 
 
+async def test_a_call_whose_answer_comes_after_its_session_fails(
+    configured: Configured, open_lines: OpenLines, listening: Listening
+) -> None:
+    async with (
+        listening("raw_http.py", "--style", "lf") as port,
+        open_lines(configured({"one": {"url": f"http://127.0.0.1:{port}/mcp"}})) as client,
+    ):
+        await client.greet(roots={})
+        call = {"jsonrpc": "2.0", "id": "ask", "method": "tools/call", "params": {"name": "ask_mirrored"}}
+        await client.send(json.dumps(call))
+        async with asyncio.timeout(BOUND):
+            while (message := json.loads(await client.receive())).get("id") != "ask":
+                if message.get("method") == "roots/list":
+                    await client.send(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": {"roots": []}}))
+        text = message["result"]["content"][0]["text"]
+        assert "'one' closed the connection during 'ask'; it may have had effects: check them" in text
+        assert "hear" in await client.text("hear_mirrored")  # in a new session
+
+
 async def test_a_new_session_is_opened_when_the_event_stream_is_lost(
     configured: Configured, open_lines: OpenLines, listening: Listening, tmp_path: Path
 ) -> None:

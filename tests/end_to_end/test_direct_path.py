@@ -258,8 +258,36 @@ async def test_an_answer_reaches_the_server_after_the_end_of_its_call(
         assert json.dumps(ANSWER["content"]) in text
 
 
+@pytest.mark.parametrize("more", [{}, SDK_ONLY], ids=["direct", "sdk"])
+async def test_the_cancellation_of_a_request_comes_after_the_end_of_its_call(
+    more: dict[str, Any], prepared: Path, tmp_path: Path, serve: Serve
+) -> None:
+    cancelled = {"method": "notifications/cancelled", "params": {"requestId": FORM["id"]}}
+    tools = {"ask": {"unawaited": [FORM], "awaits": "nothing"}, "stop": {"before": [cancelled], "result": {}}}
+    (tmp_path / "responses.json").write_text(json.dumps(tools))
+    async with serve(prepared) as served, httpx2.AsyncClient(timeout=BOUND) as http:
+        client = HttpClient(http, served.url, HEADERS | await open_session(http, served.url, CAPABILITIES))
+        ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}  # the response comes after the end of the handshake
+        assert (await http.post(served.url, json=ping, headers=client.headers)).status_code == 200
+        call = {"jsonrpc": "2.0", "id": 6, "method": "tools/call", "params": {"name": "ask_mirrored", **more}}
+        asked = None
+        async with http.stream("POST", served.url, json=call, headers=client.headers) as response:
+            async for line in response.aiter_lines():
+                if line.startswith("data: ") and "elicitation" in line:
+                    asked = json.loads(line.removeprefix("data: "))["id"]
+                    end = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 6}}
+                    assert (await http.post(served.url, json=end, headers=client.headers)).status_code == 202
+        async with http.stream("GET", served.url, headers=client.headers) as stream:
+            await client.exchange({"name": "stop_mirrored"})
+            async for line in stream.aiter_lines():
+                if "notifications/cancelled" in line:
+                    assert json.loads(line.removeprefix("data: "))["params"]["requestId"] == asked
+                    break
+
+
+@pytest.mark.parametrize("more", [{}, SDK_ONLY], ids=["direct", "sdk"])
 async def test_a_server_request_is_not_about_a_call_whose_client_is_gone(
-    prepared: Path, tmp_path: Path, serve: Serve
+    more: dict[str, Any], prepared: Path, tmp_path: Path, serve: Serve
 ) -> None:
     tools = {"wait": {"before": [PROGRESS], "awaits": "nothing"}, "question": RESPONSES["question"]}
     (tmp_path / "responses.json").write_text(json.dumps(tools))
@@ -267,7 +295,7 @@ async def test_a_server_request_is_not_about_a_call_whose_client_is_gone(
         client = HttpClient(http, served.url, HEADERS | await open_session(http, served.url, CAPABILITIES))
         ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}  # the response comes after the end of the handshake
         assert (await http.post(served.url, json=ping, headers=client.headers)).status_code == 200
-        params = {"name": "wait_mirrored", "_meta": {"progressToken": 1}}
+        params = {"name": "wait_mirrored", "_meta": {"progressToken": 1}, **more}
         call = {"jsonrpc": "2.0", "id": 6, "method": "tools/call", "params": params}
         async with http.stream("POST", served.url, json=call, headers=client.headers) as response:
             async for line in response.aiter_lines():

@@ -138,3 +138,25 @@ async def test_after_its_call_a_request_is_cancelled_on_the_sessions_stream() ->
         tasks.cancel_scope.cancel()
     request = json.loads(recorder.body.split(b"\r\n")[1].removeprefix(b"data: "))
     assert sent == [("notifications/cancelled", request["id"], None)]
+
+
+async def test_a_request_that_was_not_sent_is_not_cancelled_at_the_client() -> None:
+    recorder, reads, caller = Recorder(), anyio.Event(), Caller("local", session="s")
+
+    async def send_slowly(message: Message) -> None:
+        await reads.wait()
+        await recorder.send(message)
+
+    session = Session(caller, None, anyio.Event(), 60, 0)  # type: ignore[arg-type]  # no SDK
+    sender = Sender(caller, "2025-11-25", session, None)  # type: ignore[arg-type]  # no SDK
+    response = ResponseStream(send_slowly, sender, "s", SharedTimer(15))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(response.notify, "notifications/x", {})
+        await anyio.wait_all_tasks_blocked()
+        async with anyio.create_task_group() as requests:
+            requests.start_soon(response.request, "roots/list", {}, 60)
+            await anyio.wait_all_tasks_blocked()
+            requests.cancel_scope.cancel()
+            reads.set()
+    await response.send_outcome(1, RESULT)
+    assert b"notifications/cancelled" not in recorder.body

@@ -133,8 +133,9 @@ class LateSession(msgspec.Struct, frozen=True):
 class RequestStream(Protocol):
     """The stream of one client request, which carries messages to the client before the result."""
 
-    is_closed: bool
-    """Whether the client reads no more messages on the stream."""
+    @property
+    def is_closed(self) -> bool:
+        """Whether the client reads no more messages on the stream."""
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Send a notification, or drop it if the client cannot receive it."""

@@ -35,9 +35,10 @@ from mcp_mirror.observability.audit import AuditRecord, Event
 from mcp_mirror.payload.json_rpc import array_of
 from mcp_mirror.security.rate_limits import PrincipalLimiter
 from mcp_mirror.server.announcements import Announcements
-from mcp_mirror.server.client_channel import RequestChannel, SdkStream
+from mcp_mirror.server.client_channel import RequestChannel, RequestStream, SdkStream
 from mcp_mirror.server.client_errors import build_error_data
 from mcp_mirror.server.envelopes import AcceptedEnvelopes
+from mcp_mirror.server.http.session_streams import find_stream
 from mcp_mirror.server.memory_view import LIST_TOOL, VIEW_RESOURCE, add_overview, add_view, build_content
 from mcp_mirror.server.pending_payloads import PendingPayloads, sdk_part
 from mcp_mirror.server.request_context import Context, read_meta, select_relayed_meta
@@ -376,7 +377,9 @@ class Handlers(msgspec.Struct):
     def _build_channel(self, context: Context) -> RequestChannel:
         """Return the channel to the client on the stream of its request."""
         session, caller = self.sessions.session_of(context), self.sessions.caller_of(context)
-        stream = SdkStream(context.session, context.request_id)
+        stream: RequestStream = (sdk_stream := SdkStream(context.session, context.request_id))
+        if session and context.request is not None:
+            stream = find_stream(context.request.scope, session, sdk_stream)
         return RequestChannel(stream, read_meta(context), caller, session, self.sessions.answer_timeout)
 
     async def _wait_for_upstreams(self, context: Context) -> None:

@@ -26,7 +26,8 @@ class InflightRequest(msgspec.Struct):
     """Progress starts the timeout again."""
     is_interactive: bool
     """Clients of both protocol versions answer requests of the server about it."""
-    _token: str
+    token: str
+    """Names the request in messages about it; see `ServerMessage.about`."""
     _tracked: dict[str, "InflightRequest"]
     """The requests of the connection that wait, by token."""
     _make_queue: "Callable[[ClientChannel], NotificationQueue]"
@@ -57,12 +58,12 @@ class InflightRequest(msgspec.Struct):
             await self._end.wait()
 
     def __enter__(self) -> Self:
-        self._tracked[self._token] = self
+        self._tracked[self.token] = self
         return self
 
     def __exit__(self, *_: object) -> None:
         self.is_over = True
-        del self._tracked[self._token]
+        del self._tracked[self.token]
         if self._queue is not None:
             self._queue.close()
         if self._end is not None:

@@ -16,7 +16,7 @@ import anyio.lowlevel
 import mcp_types as types
 import msgspec
 from anyio.abc import TaskGroup
-from mcp.shared.message import SessionMessage
+from mcp.shared.message import ServerMessageMetadata, SessionMessage
 
 from mcp_mirror.callers import CAPABILITY_OF
 from mcp_mirror.errors import BusyError, RefusedError, summarize_traceback
@@ -47,6 +47,8 @@ class _AcceptedRequest(msgspec.Struct, eq=False):
     id: RequestId
     cost: int
     """Bytes that it takes of the backlog; 0 once they are given back."""
+    about: str | None
+    """The token of the call that waits for the answer, as far as it is known."""
     answering: anyio.CancelScope = msgspec.field(default_factory=anyio.CancelScope)
     """All of its answer; cancelled when the server cancels the request, which then gets no response."""
     waiting: anyio.CancelScope = msgspec.field(default_factory=anyio.CancelScope)
@@ -109,7 +111,8 @@ class ServerRequests:
         if len(self._accepted) >= self._bounds.max_input_requests and not self._make_room():
             self._refuse(message, identity, f"`limits.max_input_requests` ({self._bounds.max_input_requests:,})")
             return
-        request = _AcceptedRequest(message, identity, REQUEST_COPIES * message.memory + MESSAGE_OVERHEAD)
+        cost = REQUEST_COPIES * message.memory + MESSAGE_OVERHEAD
+        request = _AcceptedRequest(message, identity, cost, message.about)
         while not self._backlog.take(request.cost):
             if not self._make_room():
                 limit = self._backlog.backlog.limit
@@ -179,7 +182,7 @@ class ServerRequests:
                 await anyio.lowlevel.checkpoint_if_cancelled()  # cancelled before this task began
                 response = await self._build_response(request)
             if not request.answering.cancelled_caught:
-                await self._send(response)
+                await self._send(response, request.about)
         finally:
             del self._accepted[request]
             if self._by_id.get(request.id) is request:
@@ -216,6 +219,7 @@ class ServerRequests:
         if call is None:
             self._count_outside_calls()
         else:
+            request.about = call.token
             await self._count(message, call)
         channel = filter_content(queue.channel) if self._inflight.may_be_hidden(message) else queue.channel
         if call is None:
@@ -266,9 +270,10 @@ class ServerRequests:
             await call.wait_until_over()
             raise RefusedError(f"The server {reason}", types.INVALID_REQUEST)
 
-    async def _send(self, response: types.JSONRPCResponse | types.JSONRPCError) -> None:
+    async def _send(self, response: types.JSONRPCResponse | types.JSONRPCError, about: str | None = None) -> None:
+        metadata = ServerMessageMetadata(related_request_id=about)
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-            await self._sink.send(SessionMessage(response))
+            await self._sink.send(SessionMessage(response, metadata))
 
 
 def _name(message: ServerMessage) -> str:

@@ -5,35 +5,24 @@ does not cancel its request; a 2026-07-28 client does.
 """
 
 import asyncio
-import json
-from collections.abc import Mapping
 from functools import lru_cache
-from itertools import count
-from typing import Any, Final
+from typing import Final
 
-import anyio
 import mcp_types as types
 from mcp.server.streamable_http import REQUEST_CANCELLED, check_accept_headers
-from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS, decode_header_value
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.requests import Request
 from starlette.types import Scope, Send
 
 from mcp_mirror.payload.json_rpc import RequestId
-from mcp_mirror.server.cancel_scopes import CANCELLED, RequestScope
-from mcp_mirror.server.client_channel import (
-    ClientResponse,
-    SdkStream,
-    Session,
-    read_client_result,
-    refused_error,
-    timeout_error,
-)
+from mcp_mirror.server.cancel_scopes import RequestScope
+from mcp_mirror.server.client_channel import ClientResponse
 from mcp_mirror.server.direct_path import TOOL_CALL, DirectPath, DirectRequest, Sender, write_response
 from mcp_mirror.server.http.connections import find_connection
 from mcp_mirror.server.http.exchange import BODY_FOLLOWS, cut_event, send_body, send_chunks
 from mcp_mirror.server.http.graceful_shutdown import set_request_id
+from mcp_mirror.server.http.session_streams import EVENT, EVENT_END, SessionStream
 from mcp_mirror.server.request_context import HttpRequest
 from mcp_mirror.server.sessions import Sessions
 from mcp_mirror.system.shared_timer import SharedTimer
@@ -44,10 +33,6 @@ _JSON: Final = "application/json"
 _REQUEST_CANCELLED: Final = types.ErrorData(code=REQUEST_CANCELLED, message="Request cancelled")
 _PING_INTERVAL: Final = 15.0
 """Seconds of silence after which the response becomes an event stream with comments, so that proxies keep it open."""
-_LAST_WRITE: Final = 5.0
-"""Seconds that the cancellation of a request to the client may take."""
-_ID_PREFIX: Final = "direct-"
-"""The beginning of the ids of requests to clients; the SDK's ids are numbers."""
 _OK: Final = 200
 _STREAM_HEADERS: Final = (
     (b"content-type", b"text/event-stream"),
@@ -55,65 +40,23 @@ _STREAM_HEADERS: Final = (
     (b"connection", b"keep-alive"),
     (b"x-accel-buffering", b"no"),
 )
-_EVENT: Final = b"event: message\r\ndata: "
-_EVENT_END: Final = b"\r\n\r\n"
 _PING: Final = b": ping\r\n\r\n"
 
-_ids: Final = count(1)
 
-
-class ResponseStream:
+class ResponseStream(SessionStream):
     """The response to one direct call: JSON, or an event stream from the first message before the outcome on."""
 
     def __init__(self, send: Send, sender: Sender, session_id: str | None, silence: SharedTimer) -> None:
         """Begin a response; the timer `silence` runs out for each one that was silent for the interval of pings."""
+        super().__init__(sender.session)
         self._send = send
         self._sender = sender
         self._silence = silence
         self._headers = () if session_id is None else ((b"mcp-session-id", session_id.encode("latin-1")),)
         self._is_stream = False
         """The head of an event stream was sent."""
-        self.is_closed: bool = False
-        """Nothing more is sent: the outcome was, the call has ended without one, or the client has disconnected."""
-        self._lock: anyio.Lock | None = None
-        """Keeps the order of events; None before the first one."""
         self._ping: asyncio.Task[None] | None = None
         silence.start(self, self._start_ping)
-
-    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
-        """Send a notification; see `RequestStream.notify`."""
-        await self._send_event(_encode_message({"method": method, "params": dict(params)}))
-
-    async def request(self, method: str, params: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
-        """Send a request; see `RequestStream.request`."""
-        if (session := self._sender.session) is None:
-            raise refused_error(NoBackChannelError(method))
-        if self.is_closed:
-            return await SdkStream(session.server_session, None).request(method, params, seconds)
-        request_id = f"{_ID_PREFIX}{next(_ids)}"
-        future = session.client_responses[request_id] = asyncio.get_running_loop().create_future()
-        try:
-            message = {"id": request_id, "method": method, **({"params": dict(params)} if params else {})}
-            await self._send_event(_encode_message(message))
-            with anyio.fail_after(seconds):
-                response = await future
-        except TimeoutError:
-            await self._cancel_request(session, request_id, f"timed out after {seconds}s")
-            raise timeout_error(seconds) from None
-        except anyio.get_cancelled_exc_class():
-            await self._cancel_request(session, request_id, "caller cancelled")
-            raise
-        finally:
-            del session.client_responses[request_id]
-        if isinstance(response, types.JSONRPCError):
-            raise refused_error(MCPError.from_error_data(response.error))
-        return read_client_result(method, self._sender.protocol_version, response.result)
-
-    async def _cancel_request(self, session: Session, request_id: str, reason: str) -> None:
-        """Cancel a request to the client, after the outcome of the call on the stream of the session."""
-        stream = SdkStream(session.server_session, None) if self.is_closed else self
-        with anyio.move_on_after(_LAST_WRITE, shield=True):
-            await stream.notify(CANCELLED, {"requestId": request_id, "reason": reason})
 
     async def send_outcome(self, request_id: RequestId, outcome: Segments | types.ErrorData) -> None:
         """Send the result or the error of the call, and end the response."""
@@ -122,7 +65,7 @@ class ResponseStream:
             async with self._lock:  # an event may be about to begin the stream
                 if self._is_stream:
                     self.close()
-                    await send_chunks(self._send, cut_event(_EVENT, message, _EVENT_END))
+                    await send_chunks(self._send, cut_event(EVENT, message, EVENT_END))
                     return
         self.close()
         status = _OK
@@ -135,15 +78,14 @@ class ResponseStream:
 
     async def end(self) -> None:
         """End the response of a call without an outcome, with an event stream."""
-        self._lock = self._lock or anyio.Lock()
-        async with self._lock:
+        async with self.lock:
             await self._start_stream()
             self.close()
             await send_body(self._send, ())
 
     def close(self) -> None:
         """Send no more messages."""
-        self.is_closed = True
+        super().close()
         self._silence.cancel(self)
 
     async def _start_stream(self) -> None:
@@ -152,13 +94,10 @@ class ResponseStream:
             await self._send({"type": "http.response.start", "status": _OK, "headers": headers})
             self._is_stream = True
 
-    async def _send_event(self, event: bytes) -> None:
-        """Send an event at once, so that a cancelled call leaves no part of one; send nothing after the outcome."""
-        self._lock = self._lock or anyio.Lock()
-        async with self._lock:
-            if not self.is_closed:
-                await self._start_stream()
-                await self._send({"type": "http.response.body", "body": event, "more_body": True})
+    async def _write(self, event: bytes) -> None:
+        """Write an event; see `SessionStream`."""
+        await self._start_stream()
+        await self._send({"type": "http.response.body", "body": event, "more_body": True})
 
     def _start_ping(self) -> None:
         if self._ping is None or self._ping.done():  # else the client does not read
@@ -235,11 +174,6 @@ class DirectHttp:
                 future.set_result(message)
             return True
         return False
-
-
-def _encode_message(message: Mapping[str, Any]) -> bytes:
-    """Return a JSON-RPC message as an event."""
-    return _EVENT + json.dumps({"jsonrpc": "2.0", **message}, separators=(",", ":")).encode() + _EVENT_END
 
 
 def _is_acceptable(opened: DirectRequest, request: HttpRequest) -> bool:

@@ -4,7 +4,8 @@ The SDK gets each body without its parameters. Results are spliced into the SDK'
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import chain
 from typing import Final
 
@@ -19,11 +20,14 @@ from mcp_mirror.payload.framing import DiscardedFrame
 from mcp_mirror.payload.json_rpc import PAYLOAD_MARK
 from mcp_mirror.payload.spool import Frame, discard_after, frame_id
 from mcp_mirror.server.auth.principals import build_scope_entries
+from mcp_mirror.server.client_channel import RequestStream, SdkStream, Session
+from mcp_mirror.server.http.connections import LimitedProtocol, find_connection
 from mcp_mirror.server.http.direct import DirectHttp
 from mcp_mirror.server.http.event_streams import EventStreams
 from mcp_mirror.server.http.exchange import cut_event, replay_body, send_body, send_chunks
 from mcp_mirror.server.http.graceful_shutdown import set_request_id
 from mcp_mirror.server.http.rejected_requests import UNKNOWN_SESSION, RejectedError, build_busy_response, reject
+from mcp_mirror.server.http.session_streams import SessionStream, offer_stream
 from mcp_mirror.server.pending_payloads import LiftedMessage, PendingPayloads
 from mcp_mirror.server.repeated_ids import RepeatedIds
 from mcp_mirror.server.request_context import HttpRequest
@@ -121,7 +125,8 @@ class SdkHttp:
             writer = _ResponseWriter(self._pending_payloads, self._watch_session(request, send), ids)
             scope, replay = _with_length(request.scope, len(stub)), replay_body(stub, further)
             if isinstance(message, types.JSONRPCRequest):
-                await self._app(scope, replay, writer.send)
+                with writer.watching(request.scope):
+                    await self._app(offer_stream(scope, writer.open_stream), replay, writer.send)
             else:
                 await _send_late(self._app, scope, replay, writer.send)
 
@@ -185,6 +190,27 @@ class _ResponseWriter:
         self._start: Message | None = None
         """The start of a JSON response, which is sent with the length of the body."""
         self._body: list[bytes] = []
+        self._has_begun = asyncio.Event()
+        """The head of an event stream was sent."""
+        self._stream: _SdkResponse | None = None
+        self._connection: LimitedProtocol | None = None
+
+    @contextmanager
+    def watching(self, scope: Scope) -> Iterator[None]:
+        """Close the stream of a request in a session if its client disconnects in the context."""
+        self._connection = find_connection(scope)
+        try:
+            yield
+        finally:
+            if self._connection:
+                self._connection.watch_disconnect(None)
+
+    def open_stream(self, session: Session, sdk_stream: SdkStream) -> RequestStream:
+        """Return the stream of the request; see `find_stream`."""
+        self._stream = _SdkResponse(session, sdk_stream, self._has_begun, self._send)
+        if self._connection:
+            self._connection.watch_disconnect(self._stream.close)
+        return self._stream
 
     async def send(self, message: Message) -> None:
         """Send an ASGI message of the application."""
@@ -195,10 +221,14 @@ class _ResponseWriter:
                 self._start = message
             else:
                 await self._send(message)
+                self._has_begun.set()
         elif self._start is not None:
             await self._send_json(self._start, message)
-        else:
+        elif self._stream is None:
             await self._send_event(message)
+        else:
+            async with self._stream.lock:
+                await self._send_event(message)
 
     async def _send_json(self, start: Message, message: Message) -> None:
         self._body.append(message.get("body", b""))
@@ -223,6 +253,27 @@ class _ResponseWriter:
         end = line[len(data) :]
         payload = self._pending_payloads.splice_result(data[len(_DATA) :])
         return cut_event(_DATA, payload, end)
+
+
+class _SdkResponse(SessionStream):
+    """The event stream of a request that the SDK answers, up to the outcome."""
+
+    def __init__(self, session: Session, sdk_stream: SdkStream, has_begun: asyncio.Event, send: Send) -> None:
+        """Create the stream, whose head the SDK sends."""
+        super().__init__(session)
+        self._sdk_stream = sdk_stream
+        self._has_begun = has_begun
+        self._send = send
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the SDK may write the outcome, or the client has disconnected."""
+        return self._is_closed or not self._sdk_stream.session.can_send_request
+
+    async def _write(self, event: bytes) -> None:
+        """Write an event; see `SessionStream`."""
+        await self._has_begun.wait()
+        await self._send({"type": "http.response.body", "body": event, "more_body": True})
 
 
 async def _send_late(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:

@@ -11,7 +11,7 @@ import httpx2
 import mcp_types as types
 import msgspec
 from anyio.abc import TaskGroup, TaskStatus
-from mcp.shared.message import ClientMessageMetadata, SessionMessage
+from mcp.shared.message import ClientMessageMetadata, ServerMessageMetadata, SessionMessage
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from mcp_mirror.errors import UpstreamError
@@ -205,7 +205,17 @@ class HttpStreams(RequestSink):
         """Send a message that gets no answer in which a failure could be."""
         # A server may send parts of the head of a response for ever.
         with suppress(httpx2.TransportError), anyio.move_on_after(self._http.timeout):
-            await discard(await self._post(self._encode(item), {}))
+            response = await self._post(self._encode(item), {})
+            is_answer = isinstance(item.message, types.JSONRPCResponse | types.JSONRPCError)
+            if is_answer and response.status_code in _UNKNOWN_SESSION and SESSION_HEADER in response.request.headers:
+                await self._read_refusal(response, None)
+                self._fail_call(item)
+            await discard(response)
+
+    def _fail_call(self, answer: SessionMessage) -> None:
+        """Fail the call that waits for an answer in a session that the server does not know any more."""
+        if self._bypass.is_unknown_session and isinstance(answer.metadata, ServerMessageMetadata):
+            self._bypass.fail_call(str(answer.metadata.related_request_id))
 
     async def _post(self, body: Segments, headers: Mapping[str, str]) -> httpx2.Response:
         return await self._http.send("POST", {**self._session, **headers}, body, self._address)
