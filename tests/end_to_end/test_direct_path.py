@@ -304,6 +304,7 @@ async def test_a_server_request_is_not_about_a_call_whose_client_is_gone(
         messages = await client.exchange({"name": "question_mirrored"})
         assert [message.get("method") for message in messages] == ["elicitation/create", None]
         assert messages[-1]["result"]["content"] == TEXT
+        await http.delete(served.url, headers=client.headers)  # ends the call, for which a shutdown would wait
 
 
 async def test_a_2026_request_does_not_end_the_session_that_it_names(prepared: Path, serve: Serve) -> None:
