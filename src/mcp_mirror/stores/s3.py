@@ -94,7 +94,7 @@ _BY_MARK: Final = (
     ("status code: 429 ", _BUSY),
     ("status code: 503 ", _BUSY),
     ("status code: 416 ", _TRUNCATED),
-    ("kind: TooManyOpenFiles", _NO_HANDLE),
+    ('message: "Too many open files"', _NO_HANDLE),
     ("kind: Timeout", _SLOW),
     ("kind: Connect", _DOWN),
     ("kind: Request", _DOWN),
