@@ -201,10 +201,8 @@ def _list_objects(data: bytes) -> bytes:
     if not bare.partition(b"\n")[0].rstrip().endswith(b"},"):
         return b""
     listed = b"[%b]" % bare.removesuffix(b",")
-    is_list = read_json_container(listed.decode(errors="ignore")) and not read_json_container(
-        bare.decode(errors="ignore")
-    )
-    return listed if is_list else b""
+    is_whole = read_json_container(bare.decode(errors="ignore")) is not None
+    return b"" if is_whole or not read_json_container(listed.decode(errors="ignore")) else listed
 
 
 def _clear_nan(data: bytes) -> bytes:
