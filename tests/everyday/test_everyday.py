@@ -1,6 +1,7 @@
 """Ordinary calls of real servers: the gateway's changes to their results, and their costs."""
 
 import json
+import os
 import re
 from collections.abc import Callable
 from typing import Any, Final
@@ -38,7 +39,9 @@ _CHANGING: Final = re.compile(
 def normalize(text: str, place: Place) -> str:
     """A text of a server, without what differs between two copies of it."""
     folder = str(place.folder)
-    return _CHANGING.sub("TIME", text.replace(folder, "FOLDER").replace(folder.lstrip("/"), "FOLDER"))
+    for written in (os.path.relpath(folder), folder, folder.lstrip("/")):  # also relative to the folder of the tests
+        text = text.replace(written, "FOLDER")
+    return _CHANGING.sub("TIME", text)
 
 
 def texts_of(result: CallToolResult) -> list[str]:
