@@ -64,7 +64,7 @@ def explain_json_texts(
                     shown = sanitize(quote_name(column))
                     return (
                         f"{shown} is JSON, as its values have several types, and its texts are in quotes. Write "
-                        f"({shown}->>'$') in place of {shown}, and json_array_length({shown}) for the length of arrays."
+                        f"({shown}->>'$') in place of {shown}."
                     )
     return None
 

@@ -43,7 +43,7 @@ _ROWS_FOLLOW: Final = r"[ \t\r]*\n(?=\{\"|(?![ \t\r]*\n|[^\n]*[,;] ))"
 """The end of a line, if no empty line, list or prose follows."""
 _SEPARATOR: Final = r'"?sep=[,;|\t]"?[ \t\r]*'
 """The line that names the delimiter to Excel."""
-_NAME: Final = r'"?+[^\W\d][\w ()%#-]*+"?+'
+_COLUMN: Final = r'"?+[^\W\d][\w ()%#-]*+"?+'
 _HEADINGS: Final = (
     lazy_pattern(rf"{_SEPARATOR}\n"),
     lazy_pattern(r"(?:[^\n]+\n){1,5}?[ \t\r]*\n"),
@@ -51,8 +51,8 @@ _HEADINGS: Final = (
     lazy_pattern(rf"(?:(?:[^\n]*\n){{0,3}}?[^\n,;|\t]*\n)??[^\n,;|\t]*(?:---|===){_ROWS_FOLLOW}"),
     lazy_pattern(r"(?:[^\n]*+\n){0,5}?[ \t]*+(?:```|~~~)[\w-]*+[ \t\r]*+\n"),
     lazy_pattern(r"(?:#[^\n]*+\n)++"),
-    lazy_pattern(rf"(?:[^\n,;|\t]*\n){{0,4}}?[^\n,;|\t]*\.[ \t\r]*\n(?={_NAME}(?:[,;|]{_NAME})++\r?\n)"),
-    lazy_pattern(rf"(?:[^\n\t]*+\n){{1,5}}+(?={_NAME}(?:\t{_NAME})++\r?\n)"),
+    lazy_pattern(rf"(?:[^\n,;|\t]*\n){{0,4}}?[^\n,;|\t]*\.[ \t\r]*\n(?={_COLUMN}(?:[,;|]{_COLUMN})++\r?\n)"),
+    lazy_pattern(rf"(?:[^\n\t]*+\n){{1,5}}+(?={_COLUMN}(?:\t{_COLUMN})++\r?\n)"),
 )
 """The line for Excel; a few lines before an empty one; up to one that ends with a colon; up to a rule, but not one
 below names of columns; up to the beginning of a code block; comments; sentences, or lines without tabs,
