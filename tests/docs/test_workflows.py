@@ -37,6 +37,12 @@ def test_tests_that_measure_time_run_beside_no_others(file: Path) -> None:
         assert "not alone" in options
 
 
+@pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.name)
+def test_actions_are_pinned_to_commits_with_their_version_beside(file: Path) -> None:
+    used = re.findall(r"uses: (.*)", file.read_text(encoding="utf-8"))
+    assert used == [one for one in used if re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", one)]
+
+
 def test_the_hooks_download_nothing() -> None:
     repos = yaml.safe_load(HOOKS.read_text(encoding="utf-8"))["repos"]
     assert [repo["repo"] for repo in repos] == ["local"]
