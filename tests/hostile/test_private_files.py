@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mcp_mirror.config import load_config
+from mcp_mirror.config import find_config, load_config
 from mcp_mirror.config.lock_file import read_file, write_file
 from mcp_mirror.errors import ConfigError, MirrorError, StoreError, UpstreamError
 from mcp_mirror.observability.audit_file import AuditFile
@@ -218,6 +218,26 @@ def test_other_users_cannot_write_a_lock_file(tmp_path: Path, caplog: pytest.Log
         file.chmod(0o666)
         with pytest.raises(ConfigError, match="belongs to another user"):
             read_file(file)
+
+
+@needs_root
+def test_a_configuration_that_another_user_left_here_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = tmp_path / "mcp-mirror.yaml"
+    config.touch(0o644)
+    os.chown(config, SOMEBODY, -1)
+    tmp_path.chmod(0o755)
+    assert find_config(None, {}).path == Path("mcp-mirror.yaml"), "only this user can have put it there"
+    for owner, mode in ((-1, 0o1777), (SOMEBODY, 0o755)):
+        tmp_path.chmod(mode)
+        os.chown(tmp_path, owner, -1)
+        with pytest.raises(ConfigError, match=rf"uid {SOMEBODY}.* If you trust it, name it: --config {config}$"):
+            find_config(None, {})
+        assert find_config(config, {}).path == find_config(None, {"MCP_MIRROR_CONFIG": str(config)}).path == config
+    os.chown(config, 0, -1)
+    assert find_config(None, {}).path == Path("mcp-mirror.yaml")
 
 
 SECRETS: dict[str, dict[str, Any]] = {

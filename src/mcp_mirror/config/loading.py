@@ -69,11 +69,14 @@ def find_config(explicit: Path | None, environ: Mapping[str, str], current: Path
     folder, and the only other `*.yaml` file there, which `install --merge` names after a client.
 
     Raises:
-        ConfigError: No file was found, or several clients' files and none to prefer.
+        ConfigError: No file was found, several clients' files and none to prefer, or a file in the current folder that
+            another user put there.
     """
     if explicit:
         return FoundConfig(Path(expand_home(str(explicit))))
     folder, found = user_config_path("mcp-mirror"), list_configs(environ, current)
+    if not environ.get(_CONFIG_VARIABLE) and current / CONFIG_NAME in found:
+        _refuse_foreign(current / CONFIG_NAME)
     if len(found) == 1 or (found and found[0].name == CONFIG_NAME):
         others = ", ".join(map(str, found[1:]))
         choice = f"Also found: {others}. Choose with --config FILE or ${_CONFIG_VARIABLE}."
@@ -99,6 +102,26 @@ def list_configs(environ: Mapping[str, str], current: Path = Path()) -> list[Pat
     defaults = [path for path in (current / CONFIG_NAME, folder / CONFIG_NAME) if _may_be_file(path)]
     others = sorted(folder.glob("*.yaml")) if os.path.isdir(folder) else ()  # noqa: PTH112  # `is_dir` may raise
     return [*defaults, *(other for other in others if other.name != CONFIG_NAME and other.is_file())]
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Raise ConfigError if another user put this file into a folder that others can change, such as `/tmp`.
+
+    Its upstreams are programs, which would run as this user. In a folder that only this user can change, the file was
+    put there by this user, or by root: a file that is mounted into a container, for example.
+    """
+    if sys.platform == "win32":
+        return
+    try:
+        file, folder = path.lstat(), path.absolute().parent.stat()
+    except OSError:  # reading reports it
+        return
+    is_private = folder.st_uid in {0, os.geteuid()} and not folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if file.st_uid not in {0, os.geteuid()} and not is_private:
+        raise ConfigError(
+            f"{path.absolute()} belongs to another user (uid {file.st_uid}), whose programs would run as you. If you "
+            f"trust it, name it: --config {path.absolute()}"
+        )
 
 
 def _may_be_file(path: Path) -> bool:
