@@ -407,6 +407,29 @@ def test_legacy_functions_and_custom_tools_of_chat_completions() -> None:
     assert json.loads(list(memory.values())[-1]) == [LONG, "more"]
 
 
+def test_shell_output_and_patches_of_the_responses_api() -> None:
+    exited = {"type": "exit", "exit_code": 0}
+    messages: list[Message] = [
+        user("x"),
+        {"type": "apply_patch_call", "call_id": "a", "operation": {"type": "create_file", "path": "f", "diff": LONG}},
+        {"type": "apply_patch_call_output", "call_id": "a", "status": "failed", "output": LONG},
+        {"type": "shell_call", "call_id": "s", "action": {"commands": ["make"]}},
+        {
+            "type": "shell_call_output",
+            "call_id": "s",
+            "output": [
+                {"stdout": LONG, "stderr": "", "outcome": exited},
+                {"stdout": "", "stderr": LONG, "outcome": exited},
+            ],
+        },
+        assistant("done"),
+    ]
+    pruned, _ = kept(messages, "openai-responses")
+    assert [cut.message for cut in pruned.cuts] == [2, 4, 4, 1]
+    assert pruned.messages[1]["operation"] | {"diff": LONG} == messages[1]["operation"]
+    assert [chunk["outcome"] for chunk in pruned.messages[4]["output"]] == [exited, exited]
+
+
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo" * 90}}
 
 

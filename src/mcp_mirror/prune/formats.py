@@ -44,7 +44,7 @@ class FormatRule(msgspec.Struct, frozen=True):
     item: Mapping[Location, str] = msgspec.field(default_factory=dict)
     """Members of the item and their values, which select the items of this rule."""
     owner: str | None = None
-    """The key of the call id."""
+    """The key of the call id, in the item or in the message."""
 
 
 class Slot(msgspec.Struct, frozen=True):
@@ -99,6 +99,10 @@ def _build_output_rule(item: str, owner: str) -> FormatRule:
     return FormatRule("result", ("type", item), ("output",), {str: Text(), list: _RESPONSES_BLOCKS}, owner=owner)
 
 
+def _build_shell_rule(stream: str) -> FormatRule:
+    return FormatRule("result", ("type", "shell_call_output"), (stream,), _TEXT, "output", owner="call_id")
+
+
 def _build_vercel_result_rule(output: str, value: Location, forms: Mapping[type, PartForm]) -> FormatRule:
     item: dict[Location, str] = {("type",): "tool-result"} | ({("output", "type"): output} if output else {})
     return FormatRule("result", ("role", "tool"), value, forms, "content", item, "toolCallId")
@@ -124,8 +128,12 @@ FORMATS: Final[Mapping[ChatFormat, tuple[FormatRule, ...]]] = {
         _build_output_rule("function_call_output", "call_id"),
         _build_output_rule("custom_tool_call_output", "call_id"),
         _build_output_rule("local_shell_call_output", "id"),
+        _build_output_rule("apply_patch_call_output", "call_id"),
+        _build_shell_rule("stdout"),
+        _build_shell_rule("stderr"),
         FormatRule("input", ("type", "function_call"), ("arguments",), _ARGUMENTS, owner="call_id"),
         FormatRule("input", ("type", "custom_tool_call"), ("input",), _TEXT, owner="call_id"),
+        FormatRule("input", ("type", "apply_patch_call"), ("operation", "diff"), _TEXT, owner="call_id"),
         *_build_text_rules("assistant", "output_text", "input_text"),
         *_build_text_rules("user", "input_text"),
     ),
@@ -223,7 +231,7 @@ def _find_slots_of_rule(rule: FormatRule, at: int, message: Message) -> Iterator
             continue
         if rule.kind in ("assistant", "user") and not value.strip():
             continue
-        call = item.get(rule.owner) if rule.owner else None
+        call = item.get(rule.owner, message.get(rule.owner)) if rule.owner else None
         yield Slot(rule.kind, at, (*where, *rule.value), form, value, call if isinstance(call, str) else None, item)
 
 
