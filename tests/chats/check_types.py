@@ -1,6 +1,6 @@
 """Checks conversations on standard input against the request types that the `openai` and `anthropic` packages publish.
 
-Runs in an environment of its own, which has those packages: `make formats`.
+Runs in an environment of its own, which has those packages: `make chats`.
 """
 
 import json

@@ -160,9 +160,19 @@ def responses(draw: Draw) -> list[Message]:
 
 def _responses_call(draw: Draw, call: Call) -> tuple[Message, Message]:
     named = {"call_id": call.identity, "name": "look"}
-    if draw(st.integers(0, 5)) == 0:
+    kind = draw(st.integers(0, 7))
+    if kind == 0:
         called = {"type": "custom_tool_call", **named, "input": draw(texts)}
         return called, {"type": "custom_tool_call_output", "call_id": call.identity, "output": _as_text(call.result)}
+    if kind == 1:
+        change = {"type": "update_file", "path": "a.py", "diff": draw(texts)}
+        done = {"call_id": call.identity, "status": "completed"}
+        called = {"type": "apply_patch_call", **done, "operation": change}
+        return called, {"type": "apply_patch_call_output", **done, "output": _as_text(call.result)}
+    if kind == 2:
+        called = {"type": "shell_call", "call_id": call.identity, "action": {"commands": ["make"]}}
+        chunk = {"stdout": _as_text(call.result), "stderr": draw(texts), "outcome": {"type": "exit", "exit_code": 1}}
+        return called, {"type": "shell_call_output", "call_id": call.identity, "output": [chunk]}
     image = {"type": "input_image", "detail": "auto", "image_url": f"data:image/png;base64,{IMAGE}"}
     output: Any = _as_text(call.result)
     if isinstance(call.result, list):

@@ -40,13 +40,18 @@ def check_openai(messages: list[Message]) -> None:
 
 def check_responses(items: list[Message]) -> None:
     owed: dict[str, str] = {}
-    answers = {"function_call": "function_call_output", "custom_tool_call": "custom_tool_call_output"}
+    calls = ("function_call", "custom_tool_call", "apply_patch_call", "shell_call")
     for item in items:
         kind = item.get("type", "message")
-        if kind in answers:
-            assert isinstance(item["arguments" if kind == "function_call" else "input"], str)
-            owed[item["call_id"]] = answers[kind]
-        elif kind in answers.values():
+        if kind in calls:
+            assert all(isinstance(item[key], str) for key in ("arguments", "input") if key in item)
+            assert isinstance(item.get("operation", {"diff": ""})["diff"], str)
+            owed[item["call_id"]] = f"{kind}_output"
+        elif kind == "shell_call_output":
+            assert owed.pop(item["call_id"]) == kind
+            assert all(isinstance(chunk[key], str) for chunk in item["output"] for key in ("stdout", "stderr"))
+            assert all(chunk["outcome"] == {"type": "exit", "exit_code": 1} for chunk in item["output"])
+        elif kind.removesuffix("_output") in calls:
             assert owed.pop(item["call_id"]) == kind
             assert _is_text_or_parts(item["output"], {"input_text", "input_image"})
         elif kind == "message":

@@ -235,7 +235,7 @@ def test_the_generated_conversations_contain_every_phase(provider: ChatFormat) -
     seen: set[str] = set()
 
     @given(CONVERSATIONS[provider])
-    @settings(max_examples=30)
+    @settings(max_examples=100)
     def look(messages: list[Message]) -> None:
         seen.update(cut.phase for cut in prune(messages, 0, provider).cuts)
 
