@@ -436,6 +436,48 @@ async def test_a_gateway_without_free_handles_is_named_as_the_cause(variables: p
     assert message.endswith("the gateway has no free file handle. Close sessions, or raise its limit (`ulimit -n`).")
 
 
+FIRST_REQUESTS = """
+import asyncio, os, resource, sys
+from mcp_mirror.errors import StoreError
+from mcp_mirror.stores.s3 import S3Blobs
+from mcp_mirror.types import Span
+
+async def main(starts):
+    blobs = S3Blobs("s3://values")
+    free = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if starts == "before":
+        await blobs.start()
+    os.close(lowest := os.dup(0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, free[1]))
+    try:
+        await (blobs.read("t-9", Span(0, 10)) if starts == "before" else blobs.start())
+    except StoreError as error:
+        print(error)
+    if starts == "before":
+        resource.setrlimit(resource.RLIMIT_NOFILE, free)
+        try:
+            await blobs.read("t-9", Span(0, 10))
+        except StoreError as error:
+            print(error)
+
+asyncio.run(main(*sys.argv[1:]))
+sys.stdout.flush()
+os._exit(0)  # a thread of the library can abort an interpreter that ends right after a request
+"""
+
+
+@pytest.mark.parametrize("starts", ["before", "without"])
+def test_a_shortage_of_handles_at_the_first_request_passes(starts: str, variables: pytest.MonkeyPatch) -> None:
+    variables.setenv("AWS_ENDPOINT", "http://127.0.0.1:1")
+    command = [sys.executable, "-c", FIRST_REQUESTS, starts]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    lines = ran.stdout.splitlines()
+    if starts == "without":
+        assert lines[0].endswith("raise its limit (`ulimit -n`).")
+    assert len(lines) == (2 if starts == "before" else 1)
+    assert all(line.startswith("The object store of `store.blobs` cannot be reached") for line in lines)
+
+
 async def test_an_answer_about_another_object_is_a_store_error(variables: pytest.MonkeyPatch) -> None:
     error = b"<Error><Key>another</Key><Code>AccessDenied</Code><Message>no</Message></Error>"
     async with answering((200, b"<DeleteResult>%b</DeleteResult>" % error)) as address:

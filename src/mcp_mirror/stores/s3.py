@@ -104,6 +104,8 @@ _BY_MARK: Final = (
 _PANIC: Final = "RustPanic"
 """The class of the library's errors for answers that it does not expect, such as that about an object which it did not
 name; no module has the class."""
+_START_PANIC: Final = "PanicException"
+"""The class of the library's errors if it cannot start its threads; no module has the class."""
 _ADDRESS: Final = "`store.blobs` is not the address of a bucket. Write s3://BUCKET or s3://BUCKET/PREFIX."
 _ENDPOINT: Final = (
     "%s in the gateway's environment is not the address of an object store. Write https://HOST or https://HOST:PORT."
@@ -152,6 +154,19 @@ class S3Blobs:
         """How often the object store could not be reached."""
         self._last_failure = StoreError(_DOWN)
         self._outages = OutageLog(_logger)
+
+    async def start(self) -> None:
+        """Start the library's threads. StoreError without free file handles for them.
+
+        Otherwise the first request starts them. If it finds no free handle, all later ones fail too, with an error
+        that is not an `Exception`.
+        """
+        try:
+            await obstore.delete_async(self._store, [])  # sends nothing
+        except BaseException as error:
+            if type(error).__name__ != _START_PANIC:
+                raise
+            raise StoreError(_NO_HANDLE) from None
 
     async def write(self, name: str, chunks: AsyncIterable[Buffer]) -> None:
         """Write an immutable object in parts. It exists when this returns, and not before.

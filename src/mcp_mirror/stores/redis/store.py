@@ -150,8 +150,10 @@ class RedisStore:
     async def __aenter__(self) -> Self:
         """Log whether the server is available, may lose values, and has values of another format.
 
-        The store works without the server until its first use.
+        The store works without the server until its first use. StoreError without file handles for the bucket.
         """
+        if self._objects:
+            await self._objects.start()
         with suppress(StoreError):
             await self._check_server()
         self._sweeper.start()
