@@ -1429,6 +1429,12 @@ def test_converted_numbers_and_dates_are_compared(sql: str, found: object) -> No
         (["1 234,50 kr", "999,00 kr"], "TRY_CAST(replace(regexp_replace(x, '[^0-9,-]', '', 'g'), ',', '.') AS DOUBLE)"),
         (["CHF 1'234.50", "CHF 999.00"], "TRY_CAST(regexp_replace(x, '[^0-9.-]', '', 'g') AS DOUBLE)"),
         (["1,234", "12,345"], "'g') AS DOUBLE) or TRY_CAST("),
+        (["9.5 kg", "10 kg", "100 kg"], "TRY_CAST(regexp_replace(x, '[^0-9.-]', '', 'g') AS DOUBLE) in"),
+        (["9kg", "9.5kg"], "TRY_CAST(regexp_replace(x, '[^0-9.-]', '', 'g') AS DOUBLE) in"),
+        (["-3 °C", "12 °C", ""], "TRY_CAST(regexp_replace(x, '[^0-9.-]', '', 'g') AS DOUBLE) in"),
+        (["9,5 m²", "10 m²"], "TRY_CAST(replace(regexp_replace(x, '[^0-9,-]', '', 'g'), ',', '.') AS DOUBLE) in"),
+        (["4.0K", "12M", "0"], "* pow(1000, strpos(' KMGTPE', upper(regexp_extract(x, '[kKMGTPE]'))) - 1) in"),
+        (["1,024 MiB", "1.5 GiB", "n/a"], "* pow(1024, strpos("),
         (["v1.9.0", "1.10.0"], "AS INT[]) in place of x, and compare it with lists such as [1, 10, 0]"),
         (["13/02/2026", "03/04/2026"], "Write try_strptime(x, '%d/%m/%Y') in"),
         (["01/13/2026", "03/04/2026"], "Write try_strptime(x, '%m/%d/%Y') in"),
@@ -1468,7 +1474,9 @@ def test_the_error_about_texts_as_numbers_has_a_conversion_that_works(texts: lis
         ["2026-02-10T00:20:00+09:00", "2026-02-09T23:20:00"],
         ["10.0.0.1", "9.0.0.1"],
         ["1.9.0", "1.8.5"],
-        ["4.0K", "12M"],
+        ["9 ms", "1.2 s"],
+        ["850M", "1.2B"],
+        ["12 kg", "90 kg"],
         ["A1", "A12"],
         ["30/Nov/2026:10:00:00 +0100", "30/Nov/2026:09:30:00 +0100"],
         ["9 Nov 2026", "10 Nov 2026", "soon"],
@@ -1484,6 +1492,8 @@ def test_the_error_about_texts_as_numbers_has_a_conversion_that_works(texts: lis
             "addresses",
             "versions",
             "units",
+            "millions",
+            "one width",
             "names",
         ),
         *("one day", "not all dates", "not the first"),
@@ -1491,6 +1501,22 @@ def test_the_error_about_texts_as_numbers_has_a_conversion_that_works(texts: lis
 )
 def test_other_texts_are_compared_as_texts(texts: list[str]) -> None:
     assert rows("SELECT max(x) AS top FROM t", t=[{"x": text} for text in texts]) == [{"top": max(texts)}]
+
+
+@pytest.mark.parametrize(
+    ("texts", "bytes_of_texts"),
+    [
+        (["900B", "1.5 kB", "1,200 kB", "0"], [900, 1500, 1_200_000, 0]),
+        (["512Mi", "2Gi"], [1 << 29, 1 << 31]),
+        (["4.0K", "1.2M", "12"], [4000, 1_200_000, 12]),
+    ],
+)
+def test_the_conversion_of_sizes_counts_bytes(texts: list[str], bytes_of_texts: list[int]) -> None:
+    table = [{"x": text} for text in texts]
+    message = failure("SELECT x FROM t ORDER BY x", t=table).message
+    written = message.partition("Write ")[2].partition(" in place of")[0]
+    found = rows("SELECT x AS n FROM t".replace("x", written, 1), t=table)
+    assert [row["n"] for row in found] == bytes_of_texts
 
 
 def test_a_column_of_numbers_is_not_taken_for_texts_of_another_table() -> None:

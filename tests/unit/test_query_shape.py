@@ -215,6 +215,7 @@ def test_texts_whose_order_is_that_of_numbers_have_an_order(expression: str, fou
         ["09/Nov/2025:10:00:00 +0100", "16/Dec/2025:09:00:00 +0100", "02/Jan/2026:08:00:00 +0100"],
         ["December 31, 2025 at 12:05 AM", "December 31, 2025 at 1:05 AM", "December 31, 2025 at 12:30 PM"],
         ["Nov  9 23:59:59", "Nov 10 00:00:00", "Dec  1 07:00:00"],
+        ["9 Feb", "29 Feb", "1 Mar"],
         ["30-Nov-2024", "02-Jan-2025", "01-Feb-2025"],
         ["Dec 2025", " Feb 2026", "Apr 2026\n"],
         ["28.12.2025", "3.1.2026", "02.02.2026"],
@@ -226,6 +227,14 @@ def test_texts_whose_order_is_that_of_numbers_have_an_order(expression: str, fou
         ["999", "1,234", "21,000"],
         ["v1.9", "v1.9.1", "v1.10"],
         ["9.0.10.1", "10.0.0.9", "10.0.0.10"],
+        ["12/31/2025", "1/2/2026", "02/13/2026"],
+        ["31/12/2025 10:00", "1/2/2026 9:05", "1/2/2026 10:00"],
+        ["12/31/2025, 12:05:00 AM", "12/31/2025, 1:05:00 AM", "12/31/2025, 12:30:00 PM"],
+        ["01/02/2025", "01/03/2025", "02/04/2025"],
+        ["0", "900K", "1.2M"],
+        ["850MB", "1.2GB", "1.25GB"],
+        ["0 B", "900 kB", "1,000 kB"],
+        ["1000MiB", "1Gi", "1.1 GB"],
     ],
 )
 @pytest.mark.parametrize("shuffle", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
@@ -246,7 +255,14 @@ def test_dates_with_names_of_months_and_amounts_have_their_order(texts: list[str
         ["(9.50)", "(10.50)"],
         ["2026-02-10T00:20:00.123456789Z", "2026-02-10T00:20:00.123456788Z"],
         ["2026-02-30T00:20:00Z", "2026-02-10T00:20:00+01:00"],
-        ["9 kB", "1 MB"],
+        ["850M", "1.2B"],
+        ["9 kB", "1 MB", "1 m"],
+        ["1.2.3K", "900B"],
+        ["13/13/2026", "1/1/2026"],
+        ["30/2/2026", "1/1/2026"],
+        ["30/1/2026 5", "2/1/2026 5"],
+        ["30/1/2026 5%", "2/1/2026 5%"],
+        ["30/1/2026", "2/1/2026 or so, but this text has far more characters than such a date could ever have"],
         ["May", "Nov"],
         ["31 Feb 2026", "4 Mar 2026"],
         ["4 Mar 2026", "soon"],
@@ -258,6 +274,12 @@ def test_dates_with_names_of_months_and_amounts_have_their_order(texts: list[str
 )
 def test_other_texts_have_the_order_of_their_letters(texts: list[str]) -> None:
     assert json.loads(select(json.dumps(texts).encode(), "sort(@)")) == sorted(texts)
+
+
+@pytest.mark.parametrize("expression", ["sort(@)", "max(@)", "[?@ > '03/04/2026']"])
+def test_dates_that_can_be_read_in_two_ways_have_no_order(expression: str) -> None:
+    with pytest.raises(ToolError, match=r"day or the month.* SQL converts them: strptime\(KEY, '%d/%m/%Y'\)"):
+        select(b'["03/04/2026", "04/01/2026"]', expression)
 
 
 @pytest.mark.parametrize(

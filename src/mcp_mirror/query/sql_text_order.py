@@ -48,12 +48,19 @@ _BEFORE: Final = rf"[-+]?(?:(?:{_CURRENCY})[ \x{{a0}}]?)?[-+]?"
 _AFTER: Final = rf"(?:[ \x{{a0}}\x{{202f}}]?(?:{_CURRENCY}|[%円元]|kr))?"
 _SPACES: Final = r" '\x{a0}\x{202f}"
 """Characters that group digits in numbers with a decimal point and with a decimal comma."""
-_POINT: Final = rf"{_BEFORE}(?:\d{{1,3}}(?:[,{_SPACES}]\d{{3}})+|\d+)(?:\.\d+)?{_AFTER}"
-"""A number with a decimal point; commas or spaces may group its digits."""
-_COMMA: Final = rf"{_BEFORE}(?:\d{{1,3}}(?:[.{_SPACES}]\d{{3}})+|\d+)(?:,\d+)?{_AFTER}"
-"""A number with a decimal comma; points or spaces may group its digits."""
+_POINT: Final = rf"{_BEFORE}(?:\d{{1,3}}(?:[,{_SPACES}]\d{{3}})+|\d+)(?:\.\d+)?"
+"""A number with a decimal point; commas or spaces may group its digits. `_AFTER`, or a unit, follows."""
+_COMMA: Final = rf"{_BEFORE}(?:\d{{1,3}}(?:[.{_SPACES}]\d{{3}})+|\d+)(?:,\d+)?"
+"""A number with a decimal comma; points or spaces may group its digits. `_AFTER`, or a unit, follows."""
+_UNIT: Final = lazy_pattern(r"(?<=[\d \u00a0\u202f])[A-Za-zµμ°Ω²³]{1,12}\Z")
+_SIZE: Final = r"(?:\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?) ?(?:[kKMGTPE]i?)?B?"
+"""A number of bytes; the expression of `text_order` has groups."""
 _VERSION: Final = r"v?\d{1,6}\.\d{1,6}\.\d{1,6}"
-_LITERALS: Final[Mapping[str, str]] = {"numbers": "numbers such as 1000.5", "versions": "lists such as [1, 10, 0]"}
+_LITERALS: Final[Mapping[str, str]] = {
+    "numbers": "numbers such as 1000.5",
+    "sizes": "numbers of bytes such as 1e9",
+    "versions": "lists such as [1, 10, 0]",
+}
 """What converted texts are compared with, if they are not dates."""
 _PLAIN: Final = r"[-+]?\d+(?:\.\d+)?"
 _DATE: Final = r"\d{{1,2}}{0}\d{{1,2}}{0}\d{{4}}"
@@ -264,7 +271,7 @@ def _select(what: str, table: str, texts: str, missing: Sequence[str]) -> str:
 def _find_form(database: "DuckDBPyConnection", table: str, texts: str, missing: Sequence[str]) -> _Form | None:
     """What all texts of a column are; None for texts that are neither numbers, dates nor versions."""
     read = _read_texts(database, table, texts, missing)
-    finders = (_find_number, _find_date, _find_zoned, _find_named_date, _find_version)
+    finders = (_find_number, _find_size, _find_date, _find_zoned, _find_named_date, _find_version)
     form = next(filter(None, (find(read) for find in finders)), None)
     if form is None:
         return None
@@ -289,15 +296,34 @@ def _find_number(texts: Sequence[str]) -> _Form | None:
     point = "TRY_CAST(regexp_replace({0}, '[^0-9.-]', '', 'g') AS DOUBLE)"
     comma = "TRY_CAST(replace(regexp_replace({0}, '[^0-9,-]', '', 'g'), ',', '.') AS DOUBLE)"
     has_comma = any("," in text for text in texts)
-    if _match_all(_POINT, texts):
+    units = {found[0] if (found := _UNIT.search(text)) else "" for text in texts}
+    unit = "".join(units) if len(units) == 1 else ""
+    after = rf"[ \x{{a0}}\x{{202f}}]?{unit}" if unit else _AFTER
+    with_point, with_comma = _POINT + after, _COMMA + after
+    if _match_all(with_point, texts):
         widths = {len(re.sub(r"\.\d+|\D", "", text)) for text in texts}
-        if not has_comma and len(widths) == 1 and not any("-" in text for text in texts):
+        is_uneven = has_comma or any("-" in text or (unit and "." in text) for text in texts)
+        if len(widths) == 1 and not is_uneven:
             return None  # such as postal codes: the order of the texts is that of the numbers
         if _match_all(_PLAIN, texts):
             return _Form("numbers", _test_pattern(_PLAIN), ("TRY_CAST({0} AS DOUBLE)",), is_castable=True)
-        may_be_comma = has_comma and _match_all(_COMMA, texts)
-        return _Form("numbers", _test_pattern(_POINT), (point, comma) if may_be_comma else (point,))
-    return _Form("numbers", _test_pattern(_COMMA), (comma,)) if has_comma and _match_all(_COMMA, texts) else None
+        may_be_comma = has_comma and _match_all(with_comma, texts)
+        return _Form("numbers", _test_pattern(with_point), (point, comma) if may_be_comma else (point,))
+    return (
+        _Form("numbers", _test_pattern(with_comma), (comma,)) if has_comma and _match_all(with_comma, texts) else None
+    )
+
+
+def _find_size(texts: Sequence[str]) -> _Form | None:
+    """The form of numbers of bytes with several units; None for other texts, and for M beside B, which is a billion."""
+    units = {text.lstrip("0123456789., ") for text in texts}
+    has_letters = any(unit and unit[-1] not in "Bi" for unit in units)
+    if units <= {"", "B"} or (has_letters and "B" in units) or not _match_all(_SIZE, texts):
+        return None
+    base = 1024 if all("i" in unit for unit in units - {"", "B"}) else 1000
+    number = "TRY_CAST(regexp_replace({0}, '[^0-9.]', '', 'g') AS DOUBLE)"
+    power = f"pow({base}, strpos(' KMGTPE', upper(regexp_extract({{0}}, '[kKMGTPE]'))) - 1)"
+    return _Form("sizes", _test_pattern(_SIZE), (f"{number} * {power}",))
 
 
 def _find_date(texts: Sequence[str]) -> _Form | None:

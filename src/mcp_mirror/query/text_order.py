@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from mcp_mirror.errors import ToolError
 from mcp_mirror.system.patterns import lazy_pattern
 
 MAX_ORDERED: Final = 80
@@ -35,6 +36,12 @@ _AMOUNT: Final = lazy_pattern(
     r"(?P<before>[^\w.,(\u2212-]*)(?P<number>[\u2212-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)(?P<after>[^\d.,-]*)",
     re.ASCII,
 )
+_SLASHED: Final = "%d/%d/%Y"
+"""What `_write_format` makes of the beginning of a date such as 12/31/2026; either number may be the month."""
+_SIZE: Final = lazy_pattern(
+    r"(?P<number>\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?) ?(?P<prefix>[kKMGTPE]?)(?P<binary>i?)(?P<unit>B?)", re.ASCII
+)
+"""A number of bytes, such as `1.2 GB`, `900K` or `512Mi`."""
 _VERSION: Final = lazy_pattern(r"v\d+(?:\.\d+)*|\d+(?:\.\d+){2,}", re.ASCII)
 
 
@@ -45,10 +52,14 @@ def find_date_format(text: str) -> str | None:
     """
     if len(text) > MAX_ORDERED or not _MONTH.search(text):
         return None
+    form = _write_format(text)
+    return form if _is_date_format(form) else None
+
+
+def _write_format(text: str) -> str:
+    """A text with directives of `strptime` in place of the parts of a date."""
     form = " ".join(_PART.sub(_write_directive, text).split())
-    if "%p" in form:
-        form = form.replace("%H", "%I")
-    return form if _LITERAL.fullmatch(form) and _is_date(re.findall("%.", form)) else None
+    return form.replace("%H", "%I") if "%p" in form else form
 
 
 def _write_directive(part: re.Match[str]) -> str:
@@ -57,19 +68,24 @@ def _write_directive(part: re.Match[str]) -> str:
     return "%d.%m.%Y" if part["dots"] else f"%{part.lastgroup}"
 
 
-def _is_date(directives: Sequence[str]) -> bool:
-    """Whether a format has a month and a day or a year, and no part twice."""
+def _is_date_format(form: str) -> bool:
+    """Whether a format is valid, and has a month and a day or a year, and no part twice."""
+    directives = re.findall("%.", form)
     kinds = [directive.lower() if directive[1] in "AB" else directive for directive in directives]
     has_month = "%m" in kinds or ("%b" in kinds and ("%d" in kinds or "%Y" in kinds))
-    return has_month and len(set(kinds)) == len(kinds)
+    return has_month and len(set(kinds)) == len(kinds) and _LITERAL.fullmatch(form) is not None
 
 
 def read_order(texts: Sequence[object]) -> Sequence[float] | None:
-    """Return the order of texts: times in seconds, amounts in one unit such as `9.50 kg`, or the ranks of versions.
+    """Return the order of texts: times, amounts in one unit such as `9.50 kg`, bytes, or the ranks of versions.
 
     None for other values.
+
+    Raises:
+        ToolError: They are dates that have another order if the month is read as the day.
     """
-    return _read_dates(texts) or _read_amounts(texts) or _rank_versions(texts)
+    readers = (_read_dates, _read_slashed_dates, _read_amounts, _read_sizes, _rank_versions)
+    return next(filter(None, (read(texts) for read in readers)), None)
 
 
 def _read_dates(texts: Sequence[object]) -> Sequence[float] | None:
@@ -86,13 +102,75 @@ def _read_dates(texts: Sequence[object]) -> Sequence[float] | None:
         if date is None:
             return None
         zones.add(date.tzinfo if is_iso else None)
-        times.append((date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp())
+        times.append(_count_seconds(date))
     return None if len(zones) == 1 and None not in zones else times  # the order of one zone is that of the letters
 
 
 def _read_date(text: str) -> datetime | None:
     form = find_date_format(text)
-    return datetime.strptime(text.strip(), form) if form else None  # noqa: DTZ007  # the caller adds UTC
+    if form is None:
+        return None
+    written = text.strip()
+    if "%Y" not in form:
+        written, form = f"2000 {written}", f"%Y {form}"  # a leap year
+    return datetime.strptime(written, form)  # noqa: DTZ007  # the caller adds UTC
+
+
+def _count_seconds(date: datetime) -> float:
+    return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
+
+
+def _read_slashed_dates(texts: Sequence[object]) -> Sequence[float] | None:
+    both = (_read_with_format(texts, begin) for begin in ("%d/%m/%Y", "%m/%d/%Y"))
+    orders = [order for order in both if order]
+    if len({tuple(sorted(range(len(order)), key=order.__getitem__)) for order in orders}) > 1:
+        raise ToolError(
+            f"`expression` orders dates such as '{texts[0]}', which may begin with the day or the month. SQL converts "
+            "them: strptime(KEY, '%d/%m/%Y') or strptime(KEY, '%m/%d/%Y')."
+        )
+    return next(iter(orders), None)
+
+
+def _read_with_format(texts: Sequence[object], begin: str) -> Sequence[float] | None:
+    """The times of dates such as 12/31/2026 10:00; None if one of them does not begin with a date of this format."""
+    times: list[float] = []
+    for text in texts:
+        if not isinstance(text, str) or len(text) > MAX_ORDERED:
+            return None
+        form = _write_format(text).replace(_SLASHED, begin, 1)
+        if not (form.startswith(begin) and _is_date_format(form)):
+            return None
+        try:
+            date = datetime.strptime(text.strip(), form)  # noqa: DTZ007  # UTC is added
+        except ValueError:
+            return None
+        times.append(_count_seconds(date))
+    return times
+
+
+def _match_all(pattern: re.Pattern[str], texts: Sequence[object]) -> Sequence[re.Match[str]]:
+    """The matches of all texts; none if one of the values is another text, or no text."""
+    found: list[re.Match[str]] = []
+    for text in texts:
+        match = pattern.fullmatch(text) if isinstance(text, str) and len(text) <= MAX_ORDERED else None
+        if match is None:
+            return ()
+        found.append(match)
+    return found
+
+
+def _read_sizes(texts: Sequence[object]) -> Sequence[float] | None:
+    sizes = _match_all(_SIZE, texts)
+    prefixed = {size["unit"] for size in sizes if size["prefix"]}
+    if not prefixed or any(size["binary"] and not size["prefix"] for size in sizes):
+        return None
+    if "" in prefixed and any(size["unit"] and not size["prefix"] for size in sizes):
+        return None  # such as 850M and 1.2B: a B may be a billion
+    return [
+        float(size["number"].replace(",", ""))
+        * (1024 if size["binary"] else 1000) ** " KMGTPE".index(size["prefix"].upper() or " ")
+        for size in sizes
+    ]
 
 
 def _read_amounts(texts: Sequence[object]) -> Sequence[float] | None:
