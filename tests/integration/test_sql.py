@@ -1519,6 +1519,35 @@ def test_the_conversion_of_sizes_counts_bytes(texts: list[str], bytes_of_texts: 
     assert [row["n"] for row in found] == bytes_of_texts
 
 
+MANIFESTS = "\n---\n".join(
+    f"kind: Deployment\nmetadata: {{name: app-{number}}}\nspec:\n  replicas: {number}" for number in range(3)
+)
+SUITE = (
+    "<suite>" + "".join(f'<case name="t{at}"><failure/></case>\n<case name="p{at}"/>\n' for at in range(4)) + "</suite>"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "sql", "found"),
+    [
+        (MANIFESTS, "SELECT metadata.name AS v FROM t WHERE spec.replicas > 1", ["app-2"]),
+        (MANIFESTS, "SELECT count(*) AS v FROM t WHERE line LIKE 'kind%'", [3]),
+        (SUITE, "SELECT count(*) AS v FROM t WHERE failure IS NOT NULL", [4]),
+        ("[[package]]\nname = 'a'\n\n[[package]]\nname = 'b'\n", "SELECT name AS v FROM t ORDER BY 1", ["a", "b"]),
+    ],
+)
+def test_a_text_in_yaml_toml_or_xml_has_the_columns_that_a_query_names(text: str, sql: str, found: list[Any]) -> None:
+    assert [row["v"] for row in rows(sql, t=text)] == found
+
+
+def test_tables_of_two_texts_are_joined_and_errors_name_their_columns() -> None:
+    owners = "- name: app-1\n  owner: Ada\n- name: app-2\n  owner: Bo\n"
+    sql = "SELECT owner FROM t JOIN o ON t.metadata.name = o.name WHERE spec.replicas = 2"
+    assert rows(sql, t=MANIFESTS, o=owners) == [{"owner": "Bo"}]
+    assert "o(name VARCHAR, owner VARCHAR)" in failure("SELECT team FROM o", o=owners).message
+    assert "t(line VARCHAR)" in failure("SELECT team FROM t", t="Only prose.\nWith: a colon.\nAnd more.").message
+
+
 def test_a_column_of_numbers_is_not_taken_for_texts_of_another_table() -> None:
     tables: dict[str, Any] = {
         "n": [{"id": 1, "x": 9.5, "o": {"x": 2}}],

@@ -756,6 +756,7 @@ def test_only_text_is_explained_as_text() -> None:
         ('{"a": [1, 2]}', "a[1]", b"2"),
         ('{"a": 1}\n{"a": 2}\n', "[].a", b"[1,2]"),
         ({"type": "resource", "resource": {"uri": "a:b", "text": '{"a": 1}'}}, "a", b"1"),
+        ("spec:\n  ports: [80, 443]\n", "spec.ports[1]", b"443"),
         ("plain words", "length(@)", b"11"),
     ],
 )

@@ -16,8 +16,9 @@ from mcp_mirror.core.texts.embedded_json import find_embedded_json
 from mcp_mirror.core.texts.formats import JSON_LINES, find_format, has_columns, read_edges
 from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.json_spans import kind_at, trim
+from mcp_mirror.query.data_texts import read_data_text
 from mcp_mirror.query.missing_keys import NULL, Node, explain_nothing, find_made_keys, has_key, quote_key, walk
-from mcp_mirror.query.texts import IsOver, open_text
+from mcp_mirror.query.texts import IsOver, decode_string, open_text
 from mcp_mirror.query.unlike_types import evaluate, explain_unlike_types, is_number
 from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer
@@ -109,7 +110,7 @@ class Select(msgspec.Struct, frozen=True):
     """A sentence that names what reads the rows of a text."""
 
     def __call__(self, blob: Buffer, _is_over: IsOver) -> bytes:
-        """Return the result as JSON text. A text that contains JSON, or JSON lines, is queried as that JSON.
+        """Return the result as JSON text. A text with JSON, JSON lines, YAML, TOML or XML is queried as JSON.
 
         Of an embedded resource with a text, the text is queried. If any other text has no result, the error says so.
         """
@@ -119,6 +120,8 @@ class Select(msgspec.Struct, frozen=True):
         reason, is_mistake = explain_text(blob, self.text_advice, self.table_advice) if inner is None else ("", False)
         if is_mistake:
             raise ToolError(reason)
+        if reason and (inner := read_data_text(decode_string(blob))):
+            reason = ""
         try:
             found = select(blob if inner is None else inner, self.expression)
         except ToolError as error:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from mcp_mirror.core.texts.python_literals import replace_nan
-from mcp_mirror.payload.json_spans import kind_at, skip_space
+from mcp_mirror.payload.json_spans import kind_at, skip_space, trim
+from mcp_mirror.query.data_texts import read_data_text
 from mcp_mirror.query.rows import Part
 from mcp_mirror.query.sql_errors import (
     HIDDEN,
@@ -35,6 +36,7 @@ from mcp_mirror.query.sql_json_texts import explain_json_texts
 from mcp_mirror.query.sql_rows import find_rows
 from mcp_mirror.query.sql_tables import MISSING, load_table
 from mcp_mirror.query.sql_text_order import explain_empty_cells, explain_text_order
+from mcp_mirror.query.texts import decode_string, is_text
 from mcp_mirror.system.files import BINARY
 from mcp_mirror.system.mapped_files import map_sent
 from mcp_mirror.types import Buffer, FileSpan, Span
@@ -89,11 +91,13 @@ class _FailedError(Exception):
 
 
 class _Meant(NamedTuple):
-    """The rows within the object of a table, which a query that failed may mean."""
+    """What a query that failed may mean by a table: the rows within its object, or the data in its text."""
 
     table: str
-    part: Part
-    failure: SqlFailure
+    change: Mapping[str, Part | bytes]
+    """The members of its `TableSource` that differ."""
+    failure: SqlFailure | None
+    """The error if the query fails with it, too; None: that of the second failure."""
 
 
 class _Query(msgspec.Struct, frozen=True):
@@ -122,16 +126,16 @@ def run_sql(sql: str, tables: Sequence[TableSource], max_bytes: int, result_file
     """Load the tables, run the query and return its rows, a JSON array of objects of at most `max_bytes`.
 
     If the query counts the one row of an object with rows, or names columns of the only rows within an object, these
-    rows are the table. A large result is written to `result_file`, a new file; empty if no file can be created.
+    rows are the table. If it names other columns than the lines of a text, the text is read as YAML, TOML or XML.
+    A large result is written to `result_file`, a new file; empty if no file can be created.
 
     Raises:
         FileRemovedError: The file of a table no longer exists.
     """
-    answer = _run(sql, tables, max_bytes, result_file)
-    failure = answer.failure if isinstance(answer, _Meant) else None
+    answer, failure = _run(sql, tables, max_bytes, result_file), None
     while isinstance(answer, _Meant):
-        table, part, _ = answer
-        tables = [msgspec.structs.replace(one, part=part) if one.name == table else one for one in tables]
+        table, change, failure = answer._replace(failure=failure or answer.failure)
+        tables = [msgspec.structs.replace(one, **change) if one.name == table else one for one in tables]
         answer = _run(sql, tables, max_bytes, result_file)
     is_unknown = isinstance(answer, SqlFailure) and answer.kind in _UNKNOWN
     return failure if failure and is_unknown else answer
@@ -169,6 +173,10 @@ def _run(
                 is_limit=True,
             )
         except duckdb.Error as error:
+            sources = dict(zip(names, blobs, strict=True)) if isinstance(error, duckdb.BinderException) else {}
+            for name in texts & sources.keys():
+                if data := _read_data(database, name, sources[name]):
+                    return _Meant(name, {"value": data}, None)
             return describe_error(database, error, sql, texts)
 
 
@@ -279,7 +287,7 @@ def _select(database: "DuckDBPyConnection", query: _Query) -> FileSpan | bytes |
         table, message = counted
         failure = SqlFailure(message, "Count")
         meant = find_rows(database, {table: columns[table]})
-        return _Meant(*meant, failure) if meant else failure
+        return _Meant(meant[0], {"part": meant[1]}, failure) if meant else failure
     explained = explain_text_order(database, query.nodes, columns, MISSING)
     explained = explained or explain_json_texts(database, query.nodes, columns)
     if explained := explained or explain_empty_cells(database, query.nodes, columns, query.texts):
@@ -291,7 +299,13 @@ def _select(database: "DuckDBPyConnection", query: _Query) -> FileSpan | bytes |
         candidates = {name: columns[name] for name in columns if name in query.whole}
         if not (meant := find_rows(database, candidates, unknown[1]) if unknown else None):
             raise
-        return _Meant(*meant, describe_error(database, error, query.sql, query.texts))
+        return _Meant(meant[0], {"part": meant[1]}, describe_error(database, error, query.sql, query.texts))
+
+
+def _read_data(database: "DuckDBPyConnection", name: str, blob: Buffer) -> bytes | None:
+    """Read a text that became a table of lines as YAML, TOML or XML; None for any other text."""
+    has_lines = list(list_columns(database)[name]) == ["line"]
+    return read_data_text(decode_string(blob)) if has_lines and is_text(blob, trim(blob)) else None
 
 
 def _fetch(database: "DuckDBPyConnection", query: _Query) -> FileSpan | bytes:

@@ -1,0 +1,165 @@
+"""Reads texts in YAML, TOML or XML as JSON, so that queries find their keys and items. Pure.
+
+An element of XML is an object of its attributes and the elements in it; a name that occurs several times has an array.
+Its text is the member `text`, or the whole value if it has nothing else.
+"""
+
+import re
+import tomllib
+from contextlib import suppress
+from typing import Any, Final
+from xml.parsers import expat
+
+import msgspec
+import yaml
+
+from mcp_mirror.system.patterns import lazy_pattern
+
+_MAX_CHARACTERS: Final = 1 << 22
+"""Characters of a text, which take two seconds and a few hundred megabytes."""
+_MAX_VALUES: Final = 1_000_000
+"""Values of a text. Aliases can repeat a part of it many times."""
+_MAX_DEPTH: Final = 100
+_FENCED: Final = lazy_pattern(r"^```(?:ya?ml|toml|xml)[ \t]*\r?\n(.*?)^```", re.DOTALL | re.MULTILINE)
+"""A code block of Markdown."""
+_NUMBER: Final = lazy_pattern(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
+"""A number of JSON. `0644` and `1_000`, which are other numbers in YAML 1.2, stay texts."""
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TAG: Final = "tag:yaml.org,2002:"
+
+
+def read_data_text(text: str) -> bytes | None:
+    """Read a text as YAML or TOML of several lines, or as XML, also in its only code block; None for any other text.
+
+    Returns:
+        JSON: an object or an array. Several documents of YAML are an array. Numbers keep their digits, dates are texts,
+            and `yes`, `no`, `on` and `off` too; in XML, everything is text.
+    """
+    if len(text) > _MAX_CHARACTERS:
+        return None
+    blocks = _FENCED.findall(text)
+    if len(blocks) == 1 and 2 * len(blocks[0]) >= len(text):
+        text = blocks[0]
+    bare = text.strip()
+    if not bare.startswith("<") and "\n" not in bare:
+        return None
+    for read in (_read_xml,) if bare.startswith("<") else (_read_toml, _read_yaml):
+        with suppress(expat.ExpatError, yaml.YAMLError, ValueError, RecursionError):
+            if found := read(text):
+                return msgspec.json.encode(found)
+    return None
+
+
+class _XmlReader:
+    """Reads elements, as the parser meets them."""
+
+    def __init__(self) -> None:
+        self._open: list[tuple[dict[str, Any], list[str]]] = [({}, [])]
+        """The members and the texts of the open elements; the first one contains the root."""
+
+    def read(self, text: str) -> object:
+        """Return the object with the root element."""
+        parser = expat.ParserCreate()
+        parser.buffer_text = True
+        parser.StartElementHandler = lambda _, attributes: self._open.append((attributes, []))
+        parser.EndElementHandler = self._end
+        parser.CharacterDataHandler = self._add_text
+        parser.EntityDeclHandler = _refuse_entity
+        parser.Parse(text, True)  # noqa: FBT003  # its last part
+        return self._open[0][0]
+
+    def _add_text(self, text: str) -> None:
+        self._open[-1][1].append(text)
+
+    def _end(self, name: str) -> None:
+        members, texts = self._open.pop()
+        text = "".join(texts).strip()
+        if members and text:
+            _add_member(members, "text", text)
+        _add_member(self._open[-1][0], name, members or text)
+
+
+def _add_member(members: dict[str, Any], name: str, value: object) -> None:
+    """Add a member; of several values of one name, the member is their array."""
+    if name not in members:
+        members[name] = value
+    elif isinstance(members[name], list):
+        members[name].append(value)
+    else:
+        members[name] = [members[name], value]
+
+
+def _refuse_entity(*_: object) -> None:
+    """Entities can repeat a text without end."""
+    raise ValueError
+
+
+def _read_xml(text: str) -> object:
+    return _XmlReader().read(text.strip())
+
+
+def _read_toml(text: str) -> object:
+    return tomllib.loads(text.replace("\r\n", "\n"), parse_float=_read_number)
+
+
+def _read_number(written: str) -> msgspec.Raw | str:
+    return msgspec.Raw(written.encode()) if _NUMBER.fullmatch(written) else written
+
+
+def _read_yaml(text: str) -> object:
+    reader = _YamlReader()
+    documents = [reader.read(node, _MAX_DEPTH) for node in yaml.compose_all(text, Loader=_LOADER)]
+    documents = [document for document in documents if document is not None]  # empty ones
+    if not all(isinstance(document, dict | list) for document in documents):
+        return None
+    return documents[0] if len(documents) == 1 else documents
+
+
+class _YamlReader(msgspec.Struct):
+    """Reads nodes, of which aliases can repeat some."""
+
+    values: int = 0
+
+    def read(self, node: yaml.Node, depth: int) -> Any:
+        """Return the value of a node; a ValueError says that the text has too many values or levels, or other keys."""
+        self.values += 1
+        if self.values > _MAX_VALUES or depth == 0:
+            raise ValueError
+        if isinstance(node, yaml.ScalarNode):
+            return _read_scalar(node)
+        if isinstance(node, yaml.MappingNode):
+            return self._read_members(node, depth - 1)
+        return [self.read(item, depth - 1) for item in node.value]
+
+    def _read_members(self, node: yaml.MappingNode, depth: int) -> dict[str, Any]:
+        members: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise ValueError  # noqa: TRY004  # the text is not JSON
+            if key.tag == f"{_TAG}merge":
+                for base in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                    merged = {**self._read_base(base, depth), **merged}
+            else:
+                members[key.value] = self.read(value, depth)
+        return {**merged, **members}
+
+    def _read_base(self, node: yaml.Node, depth: int) -> dict[str, Any]:
+        found = self.read(node, depth)
+        if not isinstance(found, dict):
+            raise ValueError  # noqa: TRY004  # the text is not JSON
+        return found
+
+
+def _read_scalar(node: yaml.ScalarNode) -> object:
+    written: str = node.value
+    if node.style:  # in quotes, or a block
+        return written
+    match node.tag.removeprefix(_TAG):
+        case "null":
+            return None
+        case "bool" if (word := written.lower()) in ("true", "false"):
+            return word == "true"
+        case "int" | "float":
+            return _read_number(written)
+    return written
