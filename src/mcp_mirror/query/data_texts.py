@@ -22,6 +22,10 @@ _MAX_VALUES: Final = 1_000_000
 _MAX_DEPTH: Final = 100
 _FENCED: Final = lazy_pattern(r"^```(?:ya?ml|toml|xml)[ \t]*\r?\n(.*?)^```", re.DOTALL | re.MULTILINE)
 """A code block of Markdown."""
+_HTML: Final = lazy_pattern(
+    r"\s*<(?:!doctype html|html|head|body|div|table|section|article|ul|ol|p|span)\b", re.IGNORECASE
+)
+"""The beginning of HTML, which may also be XML."""
 _NUMBER: Final = lazy_pattern(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 """A number of JSON. `0644` and `1_000`, which are other numbers in YAML 1.2, stay texts."""
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -41,7 +45,7 @@ def read_data_text(text: str) -> bytes | None:
     if len(blocks) == 1 and 2 * len(blocks[0]) >= len(text):
         text = blocks[0]
     bare = text.strip()
-    if not bare.startswith("<") and "\n" not in bare:
+    if _HTML.match(bare) if bare.startswith("<") else "\n" not in bare:
         return None
     for read in (_read_xml,) if bare.startswith("<") else (_read_toml, _read_yaml):
         with suppress(expat.ExpatError, yaml.YAMLError, ValueError, RecursionError):

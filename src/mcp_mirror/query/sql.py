@@ -94,7 +94,7 @@ class _Meant(NamedTuple):
     """What a query that failed may mean by a table: the rows within its object, or the data in its text."""
 
     table: str
-    change: Mapping[str, Part | bytes]
+    change: Mapping[str, Part | bytes | bool]
     """The members of its `TableSource` that differ."""
     failure: SqlFailure | None
     """The error if the query fails with it, too; None: that of the second failure."""
@@ -152,7 +152,7 @@ def _run(
     texts = frozenset(
         table.name
         for table, blob in zip(tables, blobs, strict=True)
-        if table.is_media or kind_at(blob, skip_space(blob, 0)) == "text"
+        if table.is_media or table.is_of_text or kind_at(blob, skip_space(blob, 0)) == "text"
     )
     whole = frozenset(table.name for table in tables if table.part is None)
     with open_database() as database:
@@ -176,7 +176,7 @@ def _run(
             sources = dict(zip(names, blobs, strict=True)) if isinstance(error, duckdb.BinderException) else {}
             for name in texts & sources.keys():
                 if data := _read_data(database, name, sources[name]):
-                    return _Meant(name, {"value": data}, None)
+                    return _Meant(name, {"value": data, "is_of_text": True}, None)
             return describe_error(database, error, sql, texts)
 
 

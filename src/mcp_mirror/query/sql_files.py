@@ -32,6 +32,8 @@ class TableSource(msgspec.Struct, frozen=True):
     """The value is a content block."""
     part: Part | None = None
     """The part of the value that becomes the table; None: all of it."""
+    is_of_text: bool = False
+    """The value is the data in a text, so its parts have no paths."""
 
 
 def describe_columns(database: "DuckDBPyConnection", source: str) -> dict[str, str]:
