@@ -324,5 +324,5 @@ PURE  := errors types callers paths library/tool_formats $(addprefix observabili
          $(addprefix tokens/,__init__ lexicon costs estimate messages) \
          $(addprefix prune/,__init__ formats stubs ledger pruning) \
          $(addprefix functions/,__init__ signatures results result_types dataframes reply) \
-         $(addprefix query/,__init__ texts indexes windows lines grep shape select missing_keys unlike_types text_order trees edits rows data_texts) \
+         $(addprefix query/,__init__ texts indexes windows lines grep shape select missing_keys unlike_types text_order trees edits rows data_texts text_tables) \
          $(addprefix evals/,__init__ cases conversation dialects pointers judge few_shot matrix report)

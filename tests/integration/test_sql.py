@@ -1106,11 +1106,11 @@ def test_the_lines_of_a_text_with_several_tables_are_explained() -> None:
 
 
 @pytest.mark.parametrize("between", ["", "\n    "])
-def test_the_error_of_a_column_of_html_has_a_query_of_its_cells(between: str) -> None:
+def test_the_error_of_a_column_that_html_lacks_has_a_query_of_its_cells(between: str) -> None:
     head = ["<table>", "<thead>", "<tr>", "<th>id</th>", "<th>price</th>", "</tr>", "</thead>"]
     parts = [*head, "<tr class='a'>", "<td>1</td>", '<td align="right">2.75</td>', "</tr>", "<tr>"]
     text = f"<html>\n<p>North</p>\n{between.join([*parts, '<td>2</td>', '<td><b>1</b></td>', '</tr>', '</table>'])}\n"
-    message = failure("SELECT price FROM t", t=text).message
+    message = failure("SELECT cost FROM t", t=text).message
     query = message.partition("The cells of its tables are ")[2].partition(". Tables: ")[0]
     cells = [row["cells"] for row in rows(query, t=text)]
     assert cells == [["id", "price"], ["1", "2.75"], ["2", "<b>1</b>"]]
@@ -1538,6 +1538,31 @@ SUITE = (
 )
 def test_a_text_in_yaml_toml_or_xml_has_the_columns_that_a_query_names(text: str, sql: str, found: list[Any]) -> None:
     assert [row["v"] for row in rows(sql, t=text)] == found
+
+
+CITIES = """\
+# Cities
+
+| City | People |
+|---|---|
+| Bonn | 330000 |
+| Köln | 1080000 |
+
+| City of birth | Poet |
+|---|---|
+| Berlin | Ada |
+"""
+SITE = (
+    "<h1>Cities</h1><table><tr><th>City<th>People</tr>\n<tr><td>Bonn<td>330000</tr><tr><td>Köln<td>1080000</tr></table>"
+)
+
+
+@pytest.mark.parametrize("text", [CITIES, SITE], ids=["Markdown", "HTML"])
+def test_a_query_reads_the_table_of_a_page_that_has_its_columns(text: str) -> None:
+    assert rows("SELECT City, People FROM t WHERE People > 400000", t=text) == [{"City": "Köln", "People": 1080000}]
+    assert "t(City VARCHAR, People BIGINT)" in failure("SELECT City, Mayor FROM t", t=text).message
+    assert "has a row for each line" in failure("SELECT Mayor FROM t", t=text).message
+    assert rows("SELECT count(*) AS n FROM t WHERE line LIKE '%City%'", t=text)[0]["n"] >= 1
 
 
 def test_tables_of_two_texts_are_joined_and_errors_name_their_columns() -> None:

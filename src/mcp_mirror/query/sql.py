@@ -36,6 +36,7 @@ from mcp_mirror.query.sql_json_texts import explain_json_texts
 from mcp_mirror.query.sql_rows import find_rows
 from mcp_mirror.query.sql_tables import MISSING, load_table
 from mcp_mirror.query.sql_text_order import explain_empty_cells, explain_text_order
+from mcp_mirror.query.text_tables import find_table_text
 from mcp_mirror.query.texts import decode_string, is_text
 from mcp_mirror.system.files import BINARY
 from mcp_mirror.system.mapped_files import map_sent
@@ -126,7 +127,9 @@ def run_sql(sql: str, tables: Sequence[TableSource], max_bytes: int, result_file
     """Load the tables, run the query and return its rows, a JSON array of objects of at most `max_bytes`.
 
     If the query counts the one row of an object with rows, or names columns of the only rows within an object, these
-    rows are the table. If it names other columns than the lines of a text, the text is read as YAML, TOML or XML.
+    rows are the table. If it names other columns than the lines of a text, the text is read as YAML, TOML or XML, or
+    its table with the column is the table.
+
     A large result is written to `result_file`, a new file; empty if no file can be created.
 
     Raises:
@@ -173,10 +176,11 @@ def _run(
                 is_limit=True,
             )
         except duckdb.Error as error:
-            sources = dict(zip(names, blobs, strict=True)) if isinstance(error, duckdb.BinderException) else {}
-            for name in texts & sources.keys():
-                if data := _read_data(database, name, sources[name]):
-                    return _Meant(name, {"value": data, "is_of_text": True}, None)
+            if isinstance(error, duckdb.BinderException):
+                unread = ((table.name, blob) for table, blob in zip(tables, blobs, strict=True) if not table.is_of_text)
+                for name, blob in unread:
+                    if data := _read_data(database, name, blob, str(error)):
+                        return _Meant(name, {"value": data, "is_of_text": True}, None)
             return describe_error(database, error, sql, texts)
 
 
@@ -302,10 +306,18 @@ def _select(database: "DuckDBPyConnection", query: _Query) -> FileSpan | bytes |
         return _Meant(meant[0], {"part": meant[1]}, describe_error(database, error, query.sql, query.texts))
 
 
-def _read_data(database: "DuckDBPyConnection", name: str, blob: Buffer) -> bytes | None:
-    """Read a text that became a table of lines as YAML, TOML or XML; None for any other text."""
-    has_lines = list(list_columns(database)[name]) == ["line"]
-    return read_data_text(decode_string(blob)) if has_lines and is_text(blob, trim(blob)) else None
+def _read_data(database: "DuckDBPyConnection", name: str, blob: Buffer, message: str) -> bytes | None:
+    """Read a text that became a table of lines as YAML, TOML or XML, or find its table with the unknown column.
+
+    `message` is the error about that column. None for other texts.
+    """
+    if list(list_columns(database)[name]) != ["line"] or not is_text(blob, trim(blob)):
+        return None
+    text, unknown = decode_string(blob), UNKNOWN_NAME.search(message)
+    if data := read_data_text(text):
+        return data
+    table = find_table_text(text, unknown[1]) if unknown else None
+    return msgspec.json.encode(table) if table else None
 
 
 def _fetch(database: "DuckDBPyConnection", query: _Query) -> FileSpan | bytes:

@@ -1,0 +1,75 @@
+"""Finds the table with a column among the tables in a text of Markdown or HTML. Pure."""
+
+import html
+import re
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+from typing import Final
+
+from mcp_mirror.system.patterns import lazy_pattern
+
+_MAX_CHARACTERS: Final = 1 << 24
+"""Characters of a text."""
+_RULE: Final = lazy_pattern(r"[ \t]*\|[ \t]*:?-[-:| \t]*")
+"""The line below the names of columns in Markdown."""
+_BAR: Final = lazy_pattern(r"(?<!\\)\|")
+_TABLE: Final = lazy_pattern(r"<(/?)table\b[^<>]*>", re.IGNORECASE)
+_ROW: Final = lazy_pattern(r"<tr\b[^<>]*>", re.IGNORECASE)
+_CELL: Final = lazy_pattern(r"<t[hd]\b[^<>]*>", re.IGNORECASE)
+_TAG: Final = lazy_pattern(r"<[^<>]*>")
+
+Table = Sequence[Sequence[str]]
+"""The cells of each row, of which the first one has the names of the columns."""
+
+
+def find_table_text(text: str, column: str) -> str | None:
+    """Return the only table of a text that has a column, as Markdown; None without one, or with several."""
+    if len(text) > _MAX_CHARACTERS:
+        return None
+    wanted = column.casefold()
+    tables = (*_list_tables_of_markdown(text), *_list_tables_of_html(text))
+    found = [table for table in tables if wanted in map(str.casefold, table[0])]
+    return _write_table(found[0]) if len(found) == 1 else None
+
+
+def _write_table(table: Table) -> str:
+    width = max(map(len, table))
+    header, *rows = ([*row, *[""] * (width - len(row))] for row in table)
+    written = (" | ".join(cell.replace("|", r"\|") for cell in row) for row in (header, ["---"] * width, *rows))
+    return "\n".join(f"| {line} |" for line in written)
+
+
+def _list_tables_of_markdown(text: str) -> Iterator[Table]:
+    lines = text.split("\n")
+    for at in (at for at, line in enumerate(lines) if at and _RULE.fullmatch(line.rstrip())):
+        if _has_bar(lines[at - 1]) and not (at > 1 and _has_bar(lines[at - 2])):
+            rows = takewhile(_has_bar, lines[at + 1 :])
+            yield [_split_row(line) for line in (lines[at - 1], *rows)]
+
+
+def _has_bar(line: str) -> bool:
+    return line.lstrip(" \t").startswith("|")
+
+
+def _split_row(line: str) -> Sequence[str]:
+    bare = line.strip()
+    cells = _BAR.split(bare.removeprefix("|"))
+    cells = cells[:-1] if len(cells) > 1 and not cells[-1] else cells  # after the last bar
+    return [cell.strip().replace(r"\|", "|") for cell in cells]
+
+
+def _list_tables_of_html(text: str) -> Iterator[Table]:
+    """Yield the tables that contain no others."""
+    start = 0
+    for tag in _TABLE.finditer(text):
+        if not tag[1]:
+            start = tag.end()
+        elif start:
+            rows = [_read_cells(row) for row in _ROW.split(text[start : tag.start()])[1:]]
+            start = 0
+            if rows := [row for row in rows if row]:
+                yield rows
+
+
+def _read_cells(row: str) -> Sequence[str]:
+    return [" ".join(html.unescape(_TAG.sub(" ", cell)).split()) for cell in _CELL.split(row)[1:]]

@@ -1,0 +1,74 @@
+"""The table with a column, among the tables of a text."""
+
+import pytest
+
+from mcp_mirror.query.text_tables import find_table_text
+
+MARKDOWN = """\
+# Cities
+
+| City | People |
+|:-----|-------:|
+| Bonn | 330,000 |
+| Köln | 1,080,000 |
+
+Some words | with a bar.
+
+| Product | Price \\| net |
+|---|---|
+| Chair | 9.50
+| Desk
+"""
+HTML = """\
+<h1>Cities</h1>
+<table class="x"><tr><th>City</th><th>People</th></tr>
+<tr><td>Bonn</td><td>330&nbsp;000</td></tr><tr></tr>
+<tr><td><b>Köln</b><br>am Rhein</td><td>1|2</td><td>more</td></tr></table>
+<TABLE><TR><TD>Product</TD></TR><TR><TD>Chair</TD></TR></TABLE>
+<table><tr><td>Outer<table><tr><td>Inner</td></tr><tr><td>1</td></tr></table></td></tr></table>
+<table></table>
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "lines"),
+    [
+        (MARKDOWN, "people", ["| City | People |", "| --- | --- |", "| Bonn | 330,000 |", "| Köln | 1,080,000 |"]),
+        (
+            MARKDOWN,
+            "Price | net",
+            ["| Product | Price \\| net |", "| --- | --- |", "| Chair | 9.50 |", "| Desk |  |"],
+        ),
+        (
+            HTML,
+            "City",
+            [
+                "| City | People |  |",
+                "| --- | --- | --- |",
+                "| Bonn | 330 000 |  |",
+                "| Köln am Rhein | 1\\|2 | more |",
+            ],
+        ),
+        (HTML, "product", ["| Product |", "| --- |", "| Chair |"]),
+        (HTML, "Inner", ["| Inner |", "| --- |", "| 1 |"]),
+        ("Names:\r\n\r\n| a |\r\n|---|\r\n| 1 |\r\n", "a", ["| a |", "| --- |", "| 1 |"]),
+    ],
+)
+def test_the_table_with_a_column_is_found(text: str, column: str, lines: list[str]) -> None:
+    assert (find_table_text(text, column) or "").split("\n") == lines
+
+
+@pytest.mark.parametrize(
+    ("text", "column"),
+    [
+        (MARKDOWN, "Bonn"),
+        (MARKDOWN * 2, "City"),
+        (HTML, "Outer"),
+        ("| a |\n| b |\n|---|\n| 1 |\n", "b"),
+        ("no bar\n|---|\n", "no bar"),
+        ("</table>", ""),
+        ("| a |\n|---|\n" * (1 << 21), "a"),
+    ],
+)
+def test_no_table_is_found_without_the_column_or_in_several(text: str, column: str) -> None:
+    assert find_table_text(text, column) is None
