@@ -1540,7 +1540,7 @@ def test_a_text_in_yaml_toml_or_xml_has_the_columns_that_a_query_names(text: str
     assert [row["v"] for row in rows(sql, t=text)] == found
 
 
-CITIES = """\
+GUIDE = """\
 # Cities
 
 | City | People |
@@ -1557,7 +1557,7 @@ SITE = (
 )
 
 
-@pytest.mark.parametrize("text", [CITIES, SITE], ids=["Markdown", "HTML"])
+@pytest.mark.parametrize("text", [GUIDE, SITE], ids=["Markdown", "HTML"])
 def test_a_query_reads_the_table_of_a_page_that_has_its_columns(text: str) -> None:
     assert rows("SELECT City, People FROM t WHERE People > 400000", t=text) == [{"City": "Köln", "People": 1080000}]
     assert "t(City VARCHAR, People BIGINT)" in failure("SELECT City, Mayor FROM t", t=text).message
