@@ -1106,14 +1106,16 @@ def test_the_lines_of_a_text_with_several_tables_are_explained() -> None:
 
 
 @pytest.mark.parametrize("between", ["", "\n    "])
-def test_the_error_of_a_column_that_html_lacks_has_a_query_of_its_cells(between: str) -> None:
+def test_the_error_of_equal_tables_of_html_has_a_query_of_their_cells(between: str) -> None:
     head = ["<table>", "<thead>", "<tr>", "<th>id</th>", "<th>price</th>", "</tr>", "</thead>"]
     parts = [*head, "<tr class='a'>", "<td>1</td>", '<td align="right">2.75</td>', "</tr>", "<tr>"]
-    text = f"<html>\n<p>North</p>\n{between.join([*parts, '<td>2</td>', '<td><b>1</b></td>', '</tr>', '</table>'])}\n"
-    message = failure("SELECT cost FROM t", t=text).message
+    parts += ("<td>2</td>", "<td><b>1</b></td>", "</tr>", "</table>")
+    other = "<table><tr><th>id</th><th>price</th></tr></table>"
+    text = f"<html>\n<p>North</p>\n{between.join(parts)}\n{other}\n"
+    message = failure("SELECT price FROM t", t=text).message
     query = message.partition("The cells of its tables are ")[2].partition(". Tables: ")[0]
     cells = [row["cells"] for row in rows(query, t=text)]
-    assert cells == [["id", "price"], ["1", "2.75"], ["2", "<b>1</b>"]]
+    assert cells == [["id", "price"], ["1", "2.75"], ["2", "<b>1</b>"], ["id", "price"]]
 
 
 def test_a_table_in_a_column_of_an_object_is_explained() -> None:
@@ -1561,7 +1563,8 @@ SITE = (
 def test_a_query_reads_the_table_of_a_page_that_has_its_columns(text: str) -> None:
     assert rows("SELECT City, People FROM t WHERE People > 400000", t=text) == [{"City": "Köln", "People": 1080000}]
     assert "t(City VARCHAR, People BIGINT)" in failure("SELECT City, Mayor FROM t", t=text).message
-    assert "has a row for each line" in failure("SELECT Mayor FROM t", t=text).message
+    message = failure("SELECT Mayor FROM t", t=text).message
+    assert '"t" is a text with tables. Name columns of only one of them: (City, People)' in message
     assert rows("SELECT count(*) AS n FROM t WHERE line LIKE '%City%'", t=text)[0]["n"] >= 1
 
 

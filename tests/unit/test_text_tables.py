@@ -2,7 +2,7 @@
 
 import pytest
 
-from mcp_mirror.query.text_tables import find_table_text
+from mcp_mirror.query.text_tables import find_table_text, list_headers
 
 MARKDOWN = """\
 # Cities
@@ -72,3 +72,8 @@ def test_the_table_with_a_column_is_found(text: str, column: str, lines: list[st
 )
 def test_no_table_is_found_without_the_column_or_in_several(text: str, column: str) -> None:
     assert find_table_text(text, column) is None
+
+
+def test_the_columns_of_tables_are_listed_without_equal_ones() -> None:
+    assert list_headers(f"{MARKDOWN}\n| City | People |\n|---|---|\n") == [("Product", "Price | net")]
+    assert list_headers("| a |\n|---|\n" * (1 << 21)) == []

@@ -13,8 +13,9 @@ from mcp_mirror.core.texts.embedded_json import read_json_container
 from mcp_mirror.paths import escape_token
 from mcp_mirror.payload.json_spans import read_keys
 from mcp_mirror.query.sql_files import quote_name, quote_text
+from mcp_mirror.query.sql_lines import explain_lines
 from mcp_mirror.query.sql_rows import list_rows
-from mcp_mirror.query.sql_tables import MISSING, explain_lines
+from mcp_mirror.query.sql_tables import MISSING
 from mcp_mirror.security.sanitize import sanitize
 from mcp_mirror.system.patterns import lazy_pattern
 

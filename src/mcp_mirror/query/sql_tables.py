@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from mcp_mirror.core.amounts import format_count, shorten
+from mcp_mirror.core.amounts import shorten
 from mcp_mirror.core.results.media import locate_content
 from mcp_mirror.core.texts.embedded_json import find_embedded_json, find_quoted_text, read_json_container
 from mcp_mirror.core.texts.formats import (
@@ -24,7 +24,6 @@ from mcp_mirror.core.texts.formats import (
     find_delimiter,
     find_format,
     find_spaced_table,
-    find_uneven_delimiter,
     has_false_columns,
     measure_heading,
 )
@@ -114,10 +113,6 @@ _FILLED_BYTES: Final = 1 << 25
 """The largest CSV in which rows with too few cells are filled."""
 _SHORT_SHARE: Final = 0.05
 """The largest share of such rows."""
-_TABLE_RULE: Final = lazy_pattern(r"^[ \t]*+\|[ \t]*+:?-++:?[ \t]*+\|[-:| \t]*+$", re.MULTILINE)
-"""The rule below the header of a table in Markdown whose rows begin with a bar."""
-_EXPLAINED_LINES: Final = 100_000
-"""Lines of a text in which a row is found because of which it is not CSV."""
 _PARQUET: Final = b"PAR1"
 _UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _PARQUET_BASE64: Final = b'"UEFSM'
@@ -212,7 +207,8 @@ def _clear_nan(data: bytes) -> bytes:
     return replace_nan(data.decode(errors="surrogateescape")).encode(errors="surrogateescape")
 
 
-def _read_edges(data: bytes) -> Edges:
+def read_text_edges(data: bytes) -> Edges:
+    """The beginning of a text by which its format is known, and a short text as a whole."""
     head, is_whole = data[:_HEAD].decode(errors="ignore"), len(data) <= _HEAD
     text = data.decode(errors="replace") if len(data) <= 4 * MAX_CHARACTERS else ""
     return Edges(head, head if is_whole else "", is_whole, text if len(text) <= MAX_CHARACTERS else "")
@@ -223,7 +219,7 @@ def _load_columns(database: "DuckDBPyConnection", name: str, data: bytes) -> boo
 
     Return whether the text is such a table.
     """
-    edges = _read_edges(data)
+    edges = read_text_edges(data)
     form, heading = find_format(edges), edges.head[: measure_heading(edges)]
     body = data[len(heading.encode()) :]
     if form.startswith("table"):
@@ -281,39 +277,6 @@ def _fill_rows(data: bytes, delimiter: str) -> bytes:
     if short > _SHORT_SHARE * len(rows) or any(len(row) > width for row in rows):
         return b""
     return _write_csv((row + [""] * (width - len(row)) for row in rows), delimiter)
-
-
-def explain_lines(database: "DuckDBPyConnection", name: str) -> str:
-    """Explain why a text with tables in Markdown or HTML is a table of lines, or name the row of CSV for which it is.
-
-    Empty for any other table of lines.
-    """
-    lines = f"SELECT line FROM {quote_name(name)} ORDER BY rowid LIMIT {_EXPLAINED_LINES}"  # noqa: S608  # a quoted name
-    text = "\n".join(row[0] for row in database.execute(lines).fetchall())
-    if tables := len(_TABLE_RULE.findall(text)):
-        lines = f'"{name}" is a text with {format_count(tables, "table")} and has a row for each line'
-        second = "TRY_CAST(split_part(line, '|', 3) AS DOUBLE) is the second one as a number"
-        return f"{lines}: trim(split_part(line, '|', 2)) is the first cell, and {second}."
-    if "<td" in text:
-        found = "unnest(regexp_extract_all(string_agg(line, ' ' ORDER BY rowid), '<tr.*?</tr>')) AS r"
-        source = f"(SELECT {found} FROM {quote_name(name)})"  # noqa: S608  # a quoted name
-        query = rf"SELECT regexp_extract_all(r, '<t[dh]\b[^>]*>(.*?)</t[dh]>', 1) AS cells FROM {source}"  # noqa: S608
-        return f'"{name}" is HTML and has a row for each line. The cells of its tables are {query}.'
-    body = text[measure_heading(_read_edges(text.encode())) :].lstrip("\n")
-    edges = _read_edges(body.encode())
-    if not (delimiter := find_delimiter(edges) or find_uneven_delimiter(edges)):
-        return ""
-    try:
-        first, *others = csv.reader(io.StringIO(body, newline=""), delimiter=delimiter)
-    except csv.Error:  # a very long cell
-        return ""
-    uneven = [row for row in enumerate(others, 2) if row[1] and len(row[1]) != len(first)]
-    if not uneven:
-        return ""
-    number, row = max(uneven, key=lambda numbered: len(numbered[1]))
-    reason = f"row {number:,} has {format_count(len(row), 'cell')}, the first row {len(first)}"
-    cell = f"split_part(line, {quote_text(delimiter)}, 1)"
-    return f'"{name}" is CSV, but {reason}. So it has a row for each line: {cell} is the first cell.'
 
 
 def _load_csv(database: "DuckDBPyConnection", name: str, data: bytes) -> bool:

@@ -2,6 +2,7 @@
 
 import html
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from typing import Final
@@ -24,12 +25,21 @@ Table = Sequence[Sequence[str]]
 
 def find_table_text(text: str, column: str) -> str | None:
     """Return the only table of a text that has a column, as Markdown; None without one, or with several."""
-    if len(text) > _MAX_CHARACTERS:
-        return None
     wanted = column.casefold()
-    tables = (*_list_tables_of_markdown(text), *_list_tables_of_html(text))
-    found = [table for table in tables if wanted in map(str.casefold, table[0])]
+    found = [table for table in _list_tables(text) if wanted in map(str.casefold, table[0])]
     return _write_table(found[0]) if len(found) == 1 else None
+
+
+def list_headers(text: str) -> list[tuple[str, ...]]:
+    """Return the columns of the tables in a text, without those that several tables have."""
+    counted = Counter(tuple(table[0]) for table in _list_tables(text))
+    return [header for header, count in counted.items() if count == 1]
+
+
+def _list_tables(text: str) -> Sequence[Table]:
+    if len(text) > _MAX_CHARACTERS:
+        return ()
+    return (*_list_tables_of_markdown(text), *_list_tables_of_html(text))
 
 
 def _write_table(table: Table) -> str:
