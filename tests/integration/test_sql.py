@@ -1573,6 +1573,7 @@ def test_tables_of_two_texts_are_joined_and_errors_name_their_columns() -> None:
     sql = "SELECT owner FROM t JOIN o ON t.metadata.name = o.name WHERE spec.replicas = 2"
     assert rows(sql, t=MANIFESTS, o=owners) == [{"owner": "Bo"}]
     assert "o(name VARCHAR, owner VARCHAR)" in failure("SELECT team FROM o", o=owners).message
+    assert "o(line VARCHAR)" in failure("SELECT team FROM o WHERE line LIKE '%Ada%'", o=owners).message
     message = failure("SELECT team FROM t", t=SUITE).message
     assert 'The rows of "t" are FROM (SELECT unnest("suite"."case", max_depth := 2) FROM "t").' in message
     assert "t(line VARCHAR)" in failure("SELECT team FROM t", t="Only prose.\nWith: a colon.\nAnd more.").message

@@ -15,6 +15,8 @@ import yaml
 
 from mcp_mirror.system.patterns import lazy_pattern
 
+MAX_STRING: Final = 1 << 23
+"""Bytes of a JSON string that is decoded to be read."""
 _MAX_CHARACTERS: Final = 1 << 22
 """Characters of a text, which take two seconds and a few hundred megabytes."""
 _MAX_VALUES: Final = 1_000_000

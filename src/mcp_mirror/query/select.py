@@ -16,7 +16,7 @@ from mcp_mirror.core.texts.embedded_json import find_embedded_json
 from mcp_mirror.core.texts.formats import JSON_LINES, find_format, has_columns, read_edges
 from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.json_spans import kind_at, trim
-from mcp_mirror.query.data_texts import read_data_text
+from mcp_mirror.query.data_texts import MAX_STRING, read_data_text
 from mcp_mirror.query.missing_keys import NULL, Node, explain_nothing, find_made_keys, has_key, quote_key, walk
 from mcp_mirror.query.texts import IsOver, decode_string, open_text
 from mcp_mirror.query.unlike_types import evaluate, explain_unlike_types, is_number
@@ -120,7 +120,7 @@ class Select(msgspec.Struct, frozen=True):
         reason, is_mistake = explain_text(blob, self.text_advice, self.table_advice) if inner is None else ("", False)
         if is_mistake:
             raise ToolError(reason)
-        if reason and (inner := read_data_text(decode_string(blob))):
+        if reason and len(blob) <= MAX_STRING and (inner := read_data_text(decode_string(blob))):
             reason = ""
         try:
             found = select(blob if inner is None else inner, self.expression)

@@ -19,7 +19,7 @@ import msgspec
 
 from mcp_mirror.core.texts.python_literals import replace_nan
 from mcp_mirror.payload.json_spans import kind_at, skip_space, trim
-from mcp_mirror.query.data_texts import read_data_text
+from mcp_mirror.query.data_texts import MAX_STRING, read_data_text
 from mcp_mirror.query.rows import Part
 from mcp_mirror.query.sql_errors import (
     HIDDEN,
@@ -109,6 +109,8 @@ class _Query(msgspec.Struct, frozen=True):
     """All objects of its syntax tree."""
     texts: Collection[str]
     """The tables of texts."""
+    unread: Mapping[str, Buffer]
+    """The values that are not the data in a text, by table."""
     objects: AbstractSet[str]
     """The tables whose rows are objects that are in no array."""
     whole: AbstractSet[str]
@@ -158,6 +160,7 @@ def _run(
         if table.is_media or table.is_of_text or kind_at(blob, skip_space(blob, 0)) == "text"
     )
     whole = frozenset(table.name for table in tables if table.part is None)
+    unread = {table.name: blob for table, blob in zip(tables, blobs, strict=True) if not table.is_of_text}
     with open_database() as database:
         try:
             nodes = _check_query(database, sql, names)
@@ -165,7 +168,7 @@ def _run(
                 loaded = list(threads.map(partial(_load, database), tables, blobs))
             lock_database(database)
             objects = frozenset(name for name, is_object in zip(names, loaded, strict=True) if is_object)
-            return _select(database, _Query(sql, nodes, texts, objects, whole, max_bytes, result_file))
+            return _select(database, _Query(sql, nodes, texts, unread, objects, whole, max_bytes, result_file))
         except _FailedError as error:
             return error.failure
         except (duckdb.OutOfMemoryException, MemoryError):
@@ -176,11 +179,6 @@ def _run(
                 is_limit=True,
             )
         except duckdb.Error as error:
-            if isinstance(error, duckdb.BinderException):
-                unread = ((table.name, blob) for table, blob in zip(tables, blobs, strict=True) if not table.is_of_text)
-                for name, blob in unread:
-                    if data := _read_data(database, name, blob, str(error)):
-                        return _Meant(name, {"value": data, "is_of_text": True}, None)
             return describe_error(database, error, sql, texts)
 
 
@@ -299,25 +297,28 @@ def _select(database: "DuckDBPyConnection", query: _Query) -> FileSpan | bytes |
     try:
         return _fetch(database, query)
     except duckdb.BinderException as error:
+        failure = describe_error(database, error, query.sql, query.texts)
         unknown = UNKNOWN_NAME.search(str(error))
         candidates = {name: columns[name] for name in columns if name in query.whole}
-        if not (meant := find_rows(database, candidates, unknown[1]) if unknown else None):
-            raise
-        return _Meant(meant[0], {"part": meant[1]}, describe_error(database, error, query.sql, query.texts))
+        if unknown and (meant := find_rows(database, candidates, unknown[1])):
+            return _Meant(meant[0], {"part": meant[1]}, failure)
+        means_lines = any("line" in node.get("column_names", ()) for node in query.nodes)
+        for name in (name for name in query.unread if list(columns.get(name, ())) == ["line"]):
+            if data := _read_data(query.unread[name], unknown and unknown[1]):
+                return _Meant(name, {"value": data, "is_of_text": True}, failure if means_lines else None)
+        return failure
 
 
-def _read_data(database: "DuckDBPyConnection", name: str, blob: Buffer, message: str) -> bytes | None:
-    """Read a text that became a table of lines as YAML, TOML or XML, or find its table with the unknown column.
+def _read_data(blob: Buffer, column: str | None) -> bytes | None:
+    """Read a text that is a table of lines as YAML, TOML or XML, or find its table with a column.
 
-    `message` is the error about that column. None for other texts.
+    None for other values, and for very large ones.
     """
-    if list(list_columns(database)[name]) != ["line"] or not is_text(blob, trim(blob)):
+    if len(blob) > MAX_STRING or not is_text(blob, trim(blob)):
         return None
-    text, unknown = decode_string(blob), UNKNOWN_NAME.search(message)
-    if data := read_data_text(text):
-        return data
-    table = find_table_text(text, unknown[1]) if unknown else None
-    return msgspec.json.encode(table) if table else None
+    text = decode_string(blob)
+    table = None if (data := read_data_text(text)) or column is None else find_table_text(text, column)
+    return msgspec.json.encode(table) if table else data
 
 
 def _fetch(database: "DuckDBPyConnection", query: _Query) -> FileSpan | bytes:
