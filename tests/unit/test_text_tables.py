@@ -1,6 +1,9 @@
 """The table with a column, among the tables of a text."""
 
+import time
+
 import pytest
+from tests.load import slowness
 
 from mcp_mirror.query.text_tables import find_table_text, list_headers
 
@@ -67,6 +70,7 @@ def test_the_table_with_a_column_is_found(text: str, column: str, lines: list[st
         ("| a |\n| b |\n|---|\n| 1 |\n", "b"),
         ("no bar\n|---|\n", "no bar"),
         ("</table>", ""),
+        ("<table><tr><td>a" + "<tr>" + "<td>" * 5000 + "<tr><td>" * 5000 + "</table>", "a"),
         ("| a |\n|---|\n" * (1 << 21), "a"),
     ],
 )
@@ -77,3 +81,10 @@ def test_no_table_is_found_without_the_column_or_in_several(text: str, column: s
 def test_the_columns_of_tables_are_listed_without_equal_ones() -> None:
     assert list_headers(f"{MARKDOWN}\n| City | People |\n|---|---|\n") == [("Product", "Price | net")]
     assert list_headers("| a |\n|---|\n" * (1 << 21)) == []
+
+
+def test_a_text_with_very_many_tables_is_read_in_time() -> None:
+    text = "|a|\n|-|\nx\n" * 200_000
+    started = time.perf_counter()
+    assert list_headers(text) == []
+    assert time.perf_counter() - started < 10 * slowness()

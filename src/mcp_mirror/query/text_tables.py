@@ -11,6 +11,8 @@ from mcp_mirror.system.patterns import lazy_pattern
 
 _MAX_CHARACTERS: Final = 1 << 24
 """Characters of a text."""
+_MAX_CELLS: Final = 1 << 22
+"""Cells of a table whose rows are all as long as the longest one."""
 _RULE: Final = lazy_pattern(r"[ \t]*\|[ \t]*:?-[-:| \t]*")
 """The line below the names of columns in Markdown."""
 _BAR: Final = lazy_pattern(r"(?<!\\)\|")
@@ -24,10 +26,11 @@ Table = Sequence[Sequence[str]]
 
 
 def find_table_text(text: str, column: str) -> str | None:
-    """Return the only table of a text that has a column, as Markdown; None without one, or with several."""
+    """Return the only table of a text that has a column, as Markdown; None without one, with several, or a huge one."""
     wanted = column.casefold()
     found = [table for table in _list_tables(text) if wanted in map(str.casefold, table[0])]
-    return _write_table(found[0]) if len(found) == 1 else None
+    is_known = len(found) == 1 and max(map(len, found[0])) * len(found[0]) <= _MAX_CELLS
+    return _write_table(found[0]) if is_known else None
 
 
 def list_headers(text: str) -> list[tuple[str, ...]]:
@@ -53,7 +56,7 @@ def _list_tables_of_markdown(text: str) -> Iterator[Table]:
     lines = text.split("\n")
     for at in (at for at, line in enumerate(lines) if at and _RULE.fullmatch(line.rstrip())):
         if _has_bar(lines[at - 1]) and not (at > 1 and _has_bar(lines[at - 2])):
-            rows = takewhile(_has_bar, lines[at + 1 :])
+            rows = takewhile(_has_bar, (lines[below] for below in range(at + 1, len(lines))))
             yield [_split_row(line) for line in (lines[at - 1], *rows)]
 
 
