@@ -1476,7 +1476,9 @@ def test_the_error_about_texts_as_numbers_has_a_conversion_that_works(texts: lis
         ["2026-02-10T00:20:00+09:00", "2026-02-09T23:20:00"],
         ["10.0.0.1", "9.0.0.1"],
         ["1.9.0", "1.8.5"],
-        ["9 ms", "1.2 s"],
+        ["9 mm", "1.2 m"],
+        ["1m30s", "2m05s"],
+        ["09:05", "10:30"],
         ["850M", "1.2B"],
         ["12 kg", "90 kg"],
         ["A1", "A12"],
@@ -1494,6 +1496,8 @@ def test_the_error_about_texts_as_numbers_has_a_conversion_that_works(texts: lis
             "addresses",
             "versions",
             "units",
+            "durations of one width",
+            "times of one width",
             "millions",
             "one width",
             "names",
@@ -1506,19 +1510,22 @@ def test_other_texts_are_compared_as_texts(texts: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "bytes_of_texts"),
+    ("texts", "numbers"),
     [
         (["900B", "1.5 kB", "1,200 kB", "0"], [900, 1500, 1_200_000, 0]),
         (["512Mi", "2Gi"], [1 << 29, 1 << 31]),
         (["4.0K", "1.2M", "12"], [4000, 1_200_000, 12]),
+        (["9 ms", "1.2s", "1m30s"], [0.009, 1.2, 90]),
+        (["350\u00b5s", "2 hours 5 mins", "1.5 days"], [0.00035, 7500, 129_600]),
+        (["3:45", "12:10", "1:02:03.5"], [225, 730, 3723.5]),
     ],
 )
-def test_the_conversion_of_sizes_counts_bytes(texts: list[str], bytes_of_texts: list[int]) -> None:
+def test_the_conversion_of_sizes_and_durations_counts_them(texts: list[str], numbers: list[float]) -> None:
     table = [{"x": text} for text in texts]
     message = failure("SELECT x FROM t ORDER BY x", t=table).message
     written = message.partition("Write ")[2].partition(" in place of")[0]
     found = rows("SELECT x AS n FROM t".replace("x", written, 1), t=table)
-    assert [row["n"] for row in found] == bytes_of_texts
+    assert [row["n"] for row in found] == numbers
 
 
 MANIFESTS = "\n---\n".join(

@@ -235,6 +235,12 @@ def test_texts_whose_order_is_that_of_numbers_have_an_order(expression: str, fou
         ["850MB", "1.2GB", "1.25GB"],
         ["0 B", "900 kB", "1,000 kB"],
         ["1000MiB", "1Gi", "1.1 GB"],
+        ["9 ms", "0.95s", "1.2 sec"],
+        ["950 \u00b5s", "1.2ms", "1 s"],
+        ["90 seconds", "1m31s", "1.6 min"],
+        ["9h 5m", "1 day", "1d 2h"],
+        ["3:45", "12:10", "1:02:03"],
+        ["9:05", "10:30", "10:30.5"],
     ],
 )
 @pytest.mark.parametrize("shuffle", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
@@ -256,6 +262,9 @@ def test_dates_with_names_of_months_and_amounts_have_their_order(texts: list[str
         ["2026-02-10T00:20:00.123456789Z", "2026-02-10T00:20:00.123456788Z"],
         ["2026-02-30T00:20:00Z", "2026-02-10T00:20:00+01:00"],
         ["850M", "1.2B"],
+        ["9 mm", "1 cm"],
+        ["9 ms", "10:00"],
+        ["9:5", "10:5"],
         ["9 kB", "1 MB", "1 m"],
         ["1.2.3K", "900B"],
         ["13/13/2026", "1/1/2026"],

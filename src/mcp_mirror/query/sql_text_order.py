@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mcp_mirror.core.amounts import shorten
 from mcp_mirror.query.sql_files import quote_name, quote_text
-from mcp_mirror.query.text_order import MAX_ORDERED, find_date_format
+from mcp_mirror.query.text_order import CLOCK, DURATION, MAX_ORDERED, find_date_format
 from mcp_mirror.security.sanitize import sanitize
 from mcp_mirror.system.patterns import lazy_pattern
 
@@ -59,6 +59,8 @@ _VERSION: Final = r"v?\d{1,6}\.\d{1,6}\.\d{1,6}"
 _LITERALS: Final[Mapping[str, str]] = {
     "numbers": "numbers such as 1000.5",
     "sizes": "numbers of bytes such as 1e9",
+    "durations": "seconds such as 90",
+    "times": "numbers such as 90 for 1:30",
     "versions": "lists such as [1, 10, 0]",
 }
 """What converted texts are compared with, if they are not dates."""
@@ -271,7 +273,7 @@ def _select(what: str, table: str, texts: str, missing: Sequence[str]) -> str:
 def _find_form(database: "DuckDBPyConnection", table: str, texts: str, missing: Sequence[str]) -> _Form | None:
     """What all texts of a column are; None for texts that are neither numbers, dates nor versions."""
     read = _read_texts(database, table, texts, missing)
-    finders = (_find_number, _find_size, _find_date, _find_zoned, _find_named_date, _find_version)
+    finders = (_find_number, _find_size, _find_duration, _find_date, _find_zoned, _find_named_date, _find_version)
     form = next(filter(None, (find(read) for find in finders)), None)
     if form is None:
         return None
@@ -324,6 +326,22 @@ def _find_size(texts: Sequence[str]) -> _Form | None:
     number = "TRY_CAST(regexp_replace({0}, '[^0-9.]', '', 'g') AS DOUBLE)"
     power = f"pow({base}, strpos(' KMGTPE', upper(regexp_extract({{0}}, '[kKMGTPE]'))) - 1)"
     return _Form("sizes", _test_pattern(_SIZE), (f"{number} * {power}",))
+
+
+def _find_duration(texts: Sequence[str]) -> _Form | None:
+    """The form of durations such as `9 ms` and `1m30s`, and times such as `9:05`, unless all have the same digits."""
+    if len({re.sub(r"\d", "0", text) for text in texts}) == 1:
+        return None  # the order of the texts is that of the times
+    if _match_all(DURATION, texts):
+        has_micro = any(sign in text for sign in "\u00b5\u03bc" for text in texts)
+        text = "regexp_replace({0}, '[\u00b5\u03bc]', 'u')" if has_micro else "{0}"
+        return _Form("durations", _test_pattern(DURATION), (f"epoch(TRY_CAST({text} AS INTERVAL))",), is_castable=True)
+    if _match_all(CLOCK, texts):
+        parts = "list_transform(string_split({0}, ':'), lambda part: TRY_CAST(part AS DOUBLE))"
+        is_castable = len({text.count(":") for text in texts}) == 1
+        conversion = f"list_reduce({parts}, lambda first, part: 60 * first + part)"
+        return _Form("times", _test_pattern(CLOCK), (conversion,), is_castable)
+    return None
 
 
 def _find_date(texts: Sequence[str]) -> _Form | None:

@@ -4,6 +4,7 @@ import re
 from calendar import day_abbr, day_name, month_abbr, month_name
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import reduce
 from typing import Final
 
 from mcp_mirror.errors import ToolError
@@ -42,6 +43,27 @@ _SIZE: Final = lazy_pattern(
     r"(?P<number>\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?) ?(?P<prefix>[kKMGTPE]?)(?P<binary>i?)(?P<unit>B?)", re.ASCII
 )
 """A number of bytes, such as `1.2 GB`, `900K` or `512Mi`."""
+_TIME_UNIT: Final = (
+    "ms|msecs?|milliseconds?|[u\u00b5\u03bc]s|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?|w|weeks?"
+)
+DURATION: Final = rf"\d+(?:\.\d+)? ?(?:{_TIME_UNIT})(?: ?\d+(?:\.\d+)? ?(?:{_TIME_UNIT}))*"
+"""A duration with units, such as `9 ms` or `1m30s`, in the syntax of RE2 and of Python."""
+CLOCK: Final = r"(?:\d{1,3}:)?\d{1,3}:[0-5]\d(?:\.\d+)?"
+"""A time of the day or a duration, such as `9:05` or `1:02:03.5`."""
+_SECONDS: Final[Mapping[str, float]] = {
+    "milli": 1e-3,
+    "micro": 1e-6,
+    "s": 1,
+    "m": 60,
+    "h": 3600,
+    "d": 86400,
+    "w": 604800,
+}
+_DURATION: Final = lazy_pattern(DURATION, re.ASCII)
+_DURATION_PART: Final = lazy_pattern(
+    r"(?P<number>[\d.]+) ?(?:(?P<milli>ms|milli)|(?P<micro>[u\u00b5\u03bc])|(?P<unit>[smhdw]))", re.ASCII
+)
+_CLOCK: Final = lazy_pattern(CLOCK, re.ASCII)
 _VERSION: Final = lazy_pattern(r"v\d+(?:\.\d+)*|\d+(?:\.\d+){2,}", re.ASCII)
 
 
@@ -77,14 +99,17 @@ def _is_date_format(form: str) -> bool:
 
 
 def read_order(texts: Sequence[object]) -> Sequence[float] | None:
-    """Return the order of texts: times, amounts in one unit such as `9.50 kg`, bytes, or the ranks of versions.
+    """Return the order of texts: times, durations, amounts in one unit such as `9.50 kg`, bytes, or ranks of versions.
 
     None for other values.
 
     Raises:
         ToolError: They are dates that have another order if the month is read as the day.
     """
-    readers = (_read_dates, _read_slashed_dates, _read_amounts, _read_sizes, _rank_versions)
+    readers = (
+        *(_read_dates, _read_slashed_dates, _read_amounts, _read_durations, _read_clocks),
+        *(_read_sizes, _rank_versions),
+    )
     return next(filter(None, (read(texts) for read in readers)), None)
 
 
@@ -184,6 +209,21 @@ def _read_amounts(texts: Sequence[object]) -> Sequence[float] | None:
         numbers.append(float(amount["number"].replace(",", "").replace("\u2212", "-")))
     are_plain = units == {("", "")} and not any("," in str(text) for text in texts)
     return None if are_plain or len(units) > 1 else numbers
+
+
+def _read_durations(texts: Sequence[object]) -> Sequence[float] | None:
+    durations = _match_all(_DURATION, texts)
+    return [sum(map(_count_part, _DURATION_PART.finditer(duration[0]))) for duration in durations] or None
+
+
+def _count_part(part: re.Match[str]) -> float:
+    """The seconds of a part of a duration, such as `1.5 min`."""
+    return float(part["number"]) * _SECONDS[part["unit"] or str(part.lastgroup)]
+
+
+def _read_clocks(texts: Sequence[object]) -> Sequence[float] | None:
+    clocks = _match_all(_CLOCK, texts)
+    return [reduce(lambda first, part: 60 * first + float(part), clock[0].split(":"), 0.0) for clock in clocks] or None
 
 
 def _rank_versions(texts: Sequence[object]) -> Sequence[float] | None:
