@@ -56,6 +56,11 @@ POLICY: Final = {"ttl": TTL, "max_bytes": 2_400_000, "max_values": 100, "namespa
 SIZES: Final = (10, 2_000, 30_000, 70_000, 200_000)
 PAUSE: Final = 0.3
 """Seconds that a client waits at most between two calls: so that the tombstones of five minutes are kept."""
+WAVE: Final = 20.0
+"""Seconds of load, and then of fewer calls: at full load, all values are evicted before they expire."""
+LOADED: Final = 12.0
+CALM: Final = 40.0
+"""How much longer a client waits while there are fewer calls."""
 SLACK: Final = 0.25
 """Seconds by which clocks of two processes and the time of a change may differ."""
 BOUND: Final = 60.0
@@ -150,8 +155,10 @@ class Run:
         """A client that stores, uses and forgets values until cancelled."""
         async with httpx2.AsyncClient(timeout=BOUND) as http:
             own: list[Value] = []
+            began = time.monotonic()
             while True:
-                await asyncio.sleep(self.random.uniform(0, PAUSE))
+                is_calm = (time.monotonic() - began) % WAVE > LOADED
+                await asyncio.sleep(self.random.uniform(0, PAUSE) * (CALM if is_calm else 1))
                 dice = self.random.random()
                 if dice < 0.6 or not own:
                     await self.put(http, owner, own)
