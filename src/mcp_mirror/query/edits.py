@@ -47,11 +47,17 @@ class Pieces(msgspec.Struct, frozen=True):
 
 def _pack(pieces: Iterable[Span | bytes]) -> Pieces:
     places, offsets, size, used = array("q"), dict[bytes, int](), 0, 0
+    stop = -1  # of the span before
     for piece in pieces:
         if isinstance(piece, Span):
-            places.extend(piece)
+            if piece.start == stop:
+                places[-1] += piece.length
+            else:
+                places.extend(piece)
+            stop = piece.stop
             size += piece.length
             continue
+        stop = -1
         if piece not in offsets:
             offsets[piece], used = used, used + len(piece)
         places.extend((~offsets[piece], len(piece)))

@@ -16,8 +16,8 @@ from mcp_mirror.types import Buffer, Kind, Span
 _SPACE: Final = b" \t\r\n"
 
 
-class Leaf(msgspec.Struct, frozen=True):
-    """An unparsed value."""
+class Leaf(msgspec.Struct, frozen=True, gc=False):
+    """A part of the old text: an unparsed value, or the text before it."""
 
     blob: Buffer
     span: Span
@@ -27,15 +27,19 @@ class Leaf(msgspec.Struct, frozen=True):
         """The JSON type of the value."""
         return kind_at(self.blob, self.span.start)
 
+    def read(self) -> bytes:
+        """The text of the value."""
+        return bytes(self.blob[self.span.start : self.span.stop])
 
-class NodeRef(msgspec.Struct):
+
+class NodeRef(msgspec.Struct, gc=False):
     """A reference to a value: the root, an item of an array or a member of an object."""
 
     node: "Node"
-    lead: bytes | None = None
+    lead: Leaf | bytes | None = None
     """The comma and white space before it; None: as between the other parts of the container."""
     key: str = ""
-    name: bytes = b""
+    name: Leaf | bytes = b""
     """In an object, the key as written, with the colon."""
 
 
@@ -208,15 +212,15 @@ def _parse_object(leaf: Leaf) -> Object:
     parts: dict[int, NodeRef] = {}
     end = span.start + 1
     for start, (key, value) in members_with_offsets(blob, span):
-        lead, name = bytes(blob[end:start]), bytes(blob[start : value.start])
+        lead, name = (Leaf(blob, Span(at, stop - at)) for at, stop in ((end, start), (start, value.start)))
         parts[len(parts)] = NodeRef(Leaf(blob, value), lead, key, name)
         end = value.stop
     if not parts:
         return Object(b"{", b"}", b",", b":")
     head = bytes(blob[span.start : skip_space(blob, span.start + 1)])
-    name = parts[0].name
-    between = (parts[1].lead if len(parts) > 1 else None) or b"," + head[1:]
-    return Object(head, bytes(blob[end : span.stop]), between, name[name.rindex(b'"') + 1 :], parts)
+    between = lead.read() if len(parts) > 1 else b"," + head[1:]
+    colon = name.read().rpartition(b'"')[2]
+    return Object(head, bytes(blob[end : span.stop]), between, colon, parts)
 
 
 _PARSERS: Final[Mapping[str, Callable[[Leaf], Array | Object]]] = {"array": _parse_array, "object": _parse_object}
@@ -229,14 +233,11 @@ def measure_node(node: Node) -> int:
 
 def serialize_node(node: Node) -> bytes:
     """The text of a node."""
-    return b"".join(
-        bytes(piece.blob[piece.span.start : piece.span.stop]) if isinstance(piece, Leaf) else piece
-        for piece in render(node)
-    )
+    return b"".join(piece.read() if isinstance(piece, Leaf) else piece for piece in render(node))
 
 
 def render(node: Node) -> Iterator[Leaf | bytes]:
-    """The text of a node in pieces: unparsed values, and the text between them."""
+    """The text of a node in pieces: parts of the old text, and new text."""
     if isinstance(node, Leaf):
         yield node
         return
