@@ -55,6 +55,8 @@ HTML = """\
         (HTML, "product", ["| Product |", "| --- |", "| Chair |"]),
         (HTML, "Inner", ["| Inner |", "| --- |", "| 1 |"]),
         ("Names:\r\n\r\n| a |\r\n|---|\r\n| 1 |\r\n", "a", ["| a |", "| --- |", "| 1 |"]),
+        ("Names:\n\na | b\n:-- | --:\nx | 1\ny\n\nz | 2\n", "b", ["| a | b |", "| --- | --- |", "| x | 1 |"]),
+        ("a | b |\n--|--|\nx | 1 |\n", "A", ["| a | b |", "| --- | --- |", "| x | 1 |"]),
     ],
 )
 def test_the_table_with_a_column_is_found(text: str, column: str, lines: list[str]) -> None:
@@ -69,6 +71,8 @@ def test_the_table_with_a_column_is_found(text: str, column: str, lines: list[st
         (HTML, "Outer"),
         ("| a |\n| b |\n|---|\n| 1 |\n", "b"),
         ("no bar\n|---|\n", "no bar"),
+        ("either | or | both\n--- | ---\n1 | 2\n", "or"),
+        ("x | y\na | b\n--- | ---\n1 | 2\n", "b"),
         ("</table>", ""),
         ("<table><tr><td>a" + "<tr>" + "<td>" * 5000 + "<tr><td>" * 5000 + "</table>", "a"),
         ("| a |\n|---|\n" * (1 << 21), "a"),

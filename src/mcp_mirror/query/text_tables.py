@@ -13,8 +13,8 @@ _MAX_CHARACTERS: Final = 1 << 24
 """Characters of a text."""
 _MAX_CELLS: Final = 1 << 22
 """Cells of a table whose rows are all as long as the longest one."""
-_RULE: Final = lazy_pattern(r"[ \t]*\|[ \t]*:?-[-:| \t]*")
-"""The line below the names of columns in Markdown."""
+_RULE: Final = lazy_pattern(r"(?=[^|]*\|)[ \t]*\|?[ \t]*:?-[-:| \t]*")
+"""The line below the names of columns in Markdown. Lines need not begin with a bar."""
 _BAR: Final = lazy_pattern(r"(?<!\\)\|")
 _TABLE: Final = lazy_pattern(r"<(/?)table\b[^<>]*>", re.IGNORECASE)
 _ROW: Final = lazy_pattern(r"<tr\b[^<>]*>", re.IGNORECASE)
@@ -55,13 +55,20 @@ def _write_table(table: Table) -> str:
 def _list_tables_of_markdown(text: str) -> Iterator[Table]:
     lines = text.split("\n")
     for at in (at for at, line in enumerate(lines) if at and _RULE.fullmatch(line.rstrip())):
-        if _has_bar(lines[at - 1]) and not (at > 1 and _has_bar(lines[at - 2])):
-            rows = takewhile(_has_bar, (lines[below] for below in range(at + 1, len(lines))))
-            yield [_split_row(line) for line in (lines[at - 1], *rows)]
+        is_row = _begins_with_bar if _begins_with_bar(lines[at]) else _has_bar
+        if is_row(lines[at - 1]) and not (at > 1 and is_row(lines[at - 2])):
+            header = _split_row(lines[at - 1])
+            if is_row is _begins_with_bar or len(header) == len(_split_row(lines[at])):
+                rows = takewhile(is_row, (lines[below] for below in range(at + 1, len(lines))))
+                yield [header, *map(_split_row, rows)]
+
+
+def _begins_with_bar(line: str) -> bool:
+    return line.lstrip(" \t").startswith("|")
 
 
 def _has_bar(line: str) -> bool:
-    return line.lstrip(" \t").startswith("|")
+    return _BAR.search(line) is not None
 
 
 def _split_row(line: str) -> Sequence[str]:
