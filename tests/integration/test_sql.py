@@ -1531,6 +1531,18 @@ def test_the_conversion_of_sizes_and_durations_counts_them(texts: list[str], num
 MANIFESTS = "\n---\n".join(
     f"kind: Deployment\nmetadata: {{name: app-{number}}}\nspec:\n  replicas: {number}" for number in range(3)
 )
+GUIDE = """\
+# Cities
+
+| City | People |
+|---|---|
+| Bonn | 330000 |
+| Köln | 1080000 |
+
+| City of birth | Poet |
+|---|---|
+| Berlin | Ada |
+"""
 SUITE = (
     "<suite>" + "".join(f'<case name="t{at}"><failure/></case>\n<case name="p{at}"/>\n' for at in range(4)) + "</suite>"
 )
@@ -1549,18 +1561,24 @@ def test_a_text_in_yaml_toml_or_xml_has_the_columns_that_a_query_names(text: str
     assert [row["v"] for row in rows(sql, t=text)] == found
 
 
-GUIDE = """\
-# Cities
+@pytest.mark.parametrize(
+    ("text", "n"),
+    [
+        (MANIFESTS, 3),
+        ("- a: 1\n  b: 2\n- a: 3\n  b: 4\n", 2),
+        (SUITE, 8),
+        ("City | People\n--- | ---\n" + "Bonn | 1\n" * 20 + "\nCode | Name\n--- | ---\n1 | one\n", 20),
+        (GUIDE, 10),
+        ("a: 1\nb:\n  c: 2\n", 3),
+        ("--- a\n+++ b\n-x\n+y\n", 4),
+    ],
+    ids=["documents of YAML", "list", "XML", "main table", "small tables", "object", "diff"],
+)
+def test_a_query_that_only_counts_counts_the_rows_in_a_text(text: str, n: int) -> None:
+    assert rows("SELECT count(*) AS n FROM t", t=text) == [{"n": n}]
+    assert rows("SELECT count(line) AS n FROM t", t=text) == [{"n": len(text.splitlines())}]
 
-| City | People |
-|---|---|
-| Bonn | 330000 |
-| Köln | 1080000 |
 
-| City of birth | Poet |
-|---|---|
-| Berlin | Ada |
-"""
 SITE = (
     "<h1>Cities</h1><table><tr><th>City<th>People</tr>\n<tr><td>Bonn<td>330000</tr><tr><td>Köln<td>1080000</tr></table>"
 )

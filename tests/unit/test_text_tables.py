@@ -5,7 +5,7 @@ import time
 import pytest
 from tests.load import slowness
 
-from mcp_mirror.query.text_tables import find_table_text, list_headers
+from mcp_mirror.query.text_tables import find_main_table_text, find_table_text, list_headers
 
 MARKDOWN = """\
 # Cities
@@ -80,6 +80,14 @@ def test_the_table_with_a_column_is_found(text: str, column: str, lines: list[st
 )
 def test_no_table_is_found_without_the_column_or_in_several(text: str, column: str) -> None:
     assert find_table_text(text, column) is None
+
+
+def test_the_table_with_most_lines_of_a_text_is_the_main_one() -> None:
+    table = "| a |\n|---|\n| 1 |\n"
+    assert find_main_table_text(f"Names:\n \n{table}\nAll.\n") == "| a |\n| --- |\n| 1 |"
+    assert find_main_table_text(f"Names:\n\n{table}\nAll of them.\nThe end.\n") is None
+    assert find_main_table_text(f"{table}\n{table}") is None
+    assert find_main_table_text(table * (1 << 21)) is None
 
 
 def test_the_columns_of_tables_are_listed_without_equal_ones() -> None:

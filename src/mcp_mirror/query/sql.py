@@ -25,6 +25,7 @@ from mcp_mirror.query.sql_errors import (
     HIDDEN,
     UNKNOWN_NAME,
     SqlFailure,
+    counts_rows,
     describe_error,
     explain_count,
     list_columns,
@@ -36,7 +37,7 @@ from mcp_mirror.query.sql_json_texts import explain_json_texts
 from mcp_mirror.query.sql_rows import find_rows
 from mcp_mirror.query.sql_tables import MISSING, load_table
 from mcp_mirror.query.sql_text_order import explain_empty_cells, explain_text_order
-from mcp_mirror.query.text_tables import find_table_text
+from mcp_mirror.query.text_tables import find_main_table_text, find_table_text
 from mcp_mirror.query.texts import decode_string, is_text
 from mcp_mirror.system.files import BINARY
 from mcp_mirror.system.mapped_files import map_sent
@@ -119,6 +120,10 @@ class _Query(msgspec.Struct, frozen=True):
     """The largest result."""
     result_file: str
 
+    def list_lines(self, columns: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+        """Yield the tables of the lines of texts; `columns` has the columns of all tables."""
+        return (name for name in self.unread if list(columns.get(name, ())) == ["line"])
+
 
 def import_database() -> None:
     """Import the database, which takes longer than most queries."""
@@ -130,7 +135,7 @@ def run_sql(sql: str, tables: Sequence[TableSource], max_bytes: int, result_file
 
     If the query counts the one row of an object with rows, or names columns of the only rows within an object, these
     rows are the table. If it names other columns than the lines of a text, the text is read as YAML, TOML or XML, or
-    its table with the column is the table.
+    its table with the column is the table. So are a list in it and its main table, if the query only counts rows.
 
     A large result is written to `result_file`, a new file; empty if no file can be created.
 
@@ -284,12 +289,8 @@ def _select(database: "DuckDBPyConnection", query: _Query) -> FileSpan | bytes |
     import duckdb  # noqa: PLC0415  # an extra
 
     columns = list_columns(database)
-    objects = {name: columns[name] for name in columns if name in query.whole & query.objects}
-    if counted := explain_count(database, query.nodes, objects):
-        table, message = counted
-        failure = SqlFailure(message, "Count")
-        meant = find_rows(database, {table: columns[table]})
-        return _Meant(meant[0], {"part": meant[1]}, failure) if meant else failure
+    if counted := _find_counted(database, query, columns):
+        return counted
     explained = explain_text_order(database, query.nodes, columns, MISSING)
     explained = explained or explain_json_texts(database, query.nodes, columns)
     if explained := explained or explain_empty_cells(database, query.nodes, columns, query.texts):
@@ -303,7 +304,7 @@ def _select(database: "DuckDBPyConnection", query: _Query) -> FileSpan | bytes |
         if unknown and (meant := find_rows(database, candidates, unknown[1])):
             return _Meant(meant[0], {"part": meant[1]}, failure)
         means_lines = any("line" in node.get("column_names", ()) for node in query.nodes)
-        for name in (name for name in query.unread if list(columns.get(name, ())) == ["line"]):
+        for name in query.list_lines(columns):
             if data := _read_data(query.unread[name], unknown and unknown[1]):
                 return _Meant(name, {"value": data, "is_of_text": True}, failure if means_lines else None)
         return failure
@@ -319,6 +320,40 @@ def _read_data(blob: Buffer, column: str | None) -> bytes | None:
     text = decode_string(blob)
     table = None if (data := read_data_text(text)) or column is None else find_table_text(text, column)
     return msgspec.json.encode(table) if table else data
+
+
+def _find_counted(
+    database: "DuckDBPyConnection", query: _Query, columns: Mapping[str, Mapping[str, str]]
+) -> SqlFailure | _Meant | None:
+    """What a query that only counts rows means in place of an object or of lines; None for any other query."""
+    if not counts_rows(query.nodes):
+        return None
+    objects = {name: columns[name] for name in columns if name in query.whole & query.objects}
+    counted = explain_count(database, query.nodes, objects)
+    if counted is None:
+        return _find_rows_of_text(query, columns)
+    table, message = counted
+    failure = SqlFailure(message, "Count")
+    meant = find_rows(database, {table: columns[table]})
+    return _Meant(meant[0], {"part": meant[1]}, failure) if meant else failure
+
+
+def _find_rows_of_text(query: _Query, columns: Mapping[str, Mapping[str, str]]) -> _Meant | None:
+    """The rows in a text whose lines a query would count: elements of XML, a list of YAML, or the rows of a table."""
+    for name in query.list_lines(columns):
+        blob = query.unread[name]
+        if len(blob) > MAX_STRING or not is_text(blob, trim(blob)):
+            continue
+        text = decode_string(blob).strip()
+        is_list = text.startswith(("<", "- ", "---")) or "\n---\n" in text
+        data = read_data_text(text) if is_list else None
+        if data and not text.startswith("<") and not data.startswith(b"["):
+            data = None
+        if data is None and (table := find_main_table_text(text)):
+            data = msgspec.json.encode(table)
+        if data:
+            return _Meant(name, {"value": data, "is_of_text": True}, None)
+    return None
 
 
 def _fetch(database: "DuckDBPyConnection", query: _Query) -> FileSpan | bytes:

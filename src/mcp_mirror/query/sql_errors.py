@@ -212,16 +212,19 @@ def _name_place(keys: Sequence[str]) -> str:
     return f"in {quote_shown('/'.join(map(escape_token, keys)))}: add this to its path in `inputs`."
 
 
+def counts_rows(nodes: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a query counts rows and names no column."""
+    functions = {node.get("function_name") for node in nodes}
+    return "count_star" in functions and all(node.get("class") != "COLUMN_REF" for node in nodes)
+
+
 def explain_count(
     database: "DuckDBPyConnection", nodes: Sequence[Mapping[str, Any]], objects: Mapping[str, Mapping[str, str]]
 ) -> tuple[str, str] | None:
-    """The table of an object if a query only counts its one row, and its rows are in a column; None for any other.
+    """The table of an object if a query that only counts rows counts its one row, and its rows are in a column.
 
-    `objects` has the columns of the tables of objects. The second text is an error that explains it.
+    None for any other. `objects` has the columns of the tables of objects. The second text is an error about it.
     """
-    functions = {node.get("function_name") for node in nodes}
-    if "count_star" not in functions or any(node.get("class") == "COLUMN_REF" for node in nodes):
-        return None
     read = {str(node["table_name"]).casefold() for node in nodes if node.get("type") == "BASE_TABLE"}
     for table in objects:
         listed = (list_rows(database.sqltype(kind), (column,)) for column, kind in objects[table].items())

@@ -33,6 +33,13 @@ def find_table_text(text: str, column: str) -> str | None:
     return _write_table(found[0]) if is_known else None
 
 
+def find_main_table_text(text: str) -> str | None:
+    """Return the table of Markdown that has more than half of the lines of a text; None without one."""
+    lines = sum(not line.isspace() for line in text.split("\n") if line)
+    tables = () if len(text) > _MAX_CHARACTERS else _list_tables_of_markdown(text)
+    return next((_write_table(table) for table in tables if 2 * (len(table) + 1) > lines), None)  # with the rule
+
+
 def list_headers(text: str) -> list[tuple[str, ...]]:
     """Return the columns of the tables in a text, without those that several tables have."""
     counted = Counter(tuple(table[0]) for table in _list_tables(text))

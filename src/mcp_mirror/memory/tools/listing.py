@@ -4,6 +4,7 @@ from typing import Final
 
 from mcp_mirror.core.amounts import format_bytes, format_time
 from mcp_mirror.errors import ToolError
+from mcp_mirror.memory.lookup_errors import UnknownPathError, quote_path
 from mcp_mirror.memory.tools.lookup import PATH, read_path
 from mcp_mirror.memory.tools.tool import Content, ToolInput, build_text_content
 from mcp_mirror.paths import strip_wrapping, tool_slug
@@ -69,7 +70,12 @@ async def forget(call: ToolInput) -> Content:
     path = read_path(text)
     if path and path.tokens:
         raise ToolError(f'Only a whole value can be deleted. Give "{path.base}".')
-    if path is None or not await call.memory.store.delete(call.namespace, path.base):
+    if path is None:
         raise await call.memory.unknown_path_error(call.namespace, strip_wrapping(text))
+    if not await call.memory.store.delete(call.namespace, path.base):  # no other path: the next call might delete it
+        raise UnknownPathError(
+            f"No value is stored under {quote_path(path)}, so nothing was deleted. It was deleted or evicted before or "
+            "has expired, or the path is not exact."
+        )
     call.memory.services.writer.on_change(call.namespace)
     return build_text_content(f'Forgotten: "{path.base}".')
