@@ -72,6 +72,10 @@ class Authority:
     """Whether the MCP server takes requests without a token."""
     named: str = ""
     """The resource in the metadata of the MCP server; default: the right one."""
+    resource_metadata: str = ""
+    """The address of these metadata in the MCP server's challenge; default: the right one."""
+    realm: str = ""
+    """The realm in that challenge."""
     rights: str = ""
     """A scope that calls require."""
     entitled: set[str] = field(default_factory=set)
@@ -174,8 +178,11 @@ class Authority:
     async def mcp(self, request: Request) -> Response:
         shown = request.headers.get("authorization", "").removeprefix("Bearer ")
         if shown not in self.good and not self.is_open:
-            metadata = f"{self.url}/.well-known/oauth-protected-resource/mcp"
-            return Response(status_code=401, headers={"www-authenticate": f'Bearer resource_metadata="{metadata}"'})
+            metadata = self.resource_metadata or f"{self.url}/.well-known/oauth-protected-resource/mcp"
+            challenge = f'Bearer realm="{self.realm}", resource_metadata="{metadata}"'
+            response = Response(status_code=401)
+            response.raw_headers.append((b"www-authenticate", challenge.encode()))
+            return response
         if request.method != "POST":
             return Response(status_code=405)
         message = json.loads(await request.body())

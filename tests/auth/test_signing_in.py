@@ -301,6 +301,24 @@ async def test_client_credentials_need_no_space_on_the_disk(
     assert grants(authority) == ["client_credentials"] * 3
 
 
+async def test_a_challenge_may_have_letters_beyond_ascii(
+    authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    authority.realm = "M\u00fcnchner B\u00fcro"
+    config = load_config(configured({"guarded": alone(authority, tmp_path, scopes=["a"])}), {})
+    async with open_application(config) as application:
+        assert RECEIVED in await text(application, "hear_mirrored")
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:PORT/metadata", "https://\u2488com/metadata"])
+async def test_an_invalid_metadata_address_is_reported_as_that(
+    authority: Authority, configured: Configured, tmp_path: Path, address: str
+) -> None:
+    authority.resource_metadata = address
+    state = await state_of(configured({"guarded": alone(authority, tmp_path)}))
+    assert "its authorization server returned an invalid response" in state
+
+
 @pytest.mark.parametrize("status", [200, 302, 403, 404])
 async def test_a_page_of_a_proxy_in_place_of_a_token_needs_no_sign_in(
     *, status: int, authority: Authority, configured: Configured, tmp_path: Path
