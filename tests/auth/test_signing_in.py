@@ -273,6 +273,21 @@ def full_disk() -> Iterator[None]:
         yield
 
 
+async def test_event_streams_are_opened_again_when_there_is_a_token(
+    authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    authority.has_streams = True
+    async with open_application(load_config(configured({"guarded": alone(authority, tmp_path)}), {})) as application:
+        assert RECEIVED in await text(application, "hear_mirrored")
+        await until(lambda: authority.streams == 1)
+        authority.good.clear()
+        authority.status = authority.error_status = 503
+        authority.ended.set()
+        await until(lambda: authority.refused_streams == 2)
+        authority.status = 200
+        await until(lambda: authority.streams == 2)
+
+
 async def test_no_refresh_token_is_used_up_while_the_disk_is_full(
     authority: Authority, configured: Configured, tmp_path: Path
 ) -> None:

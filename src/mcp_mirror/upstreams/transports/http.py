@@ -51,9 +51,12 @@ from mcp_mirror.upstreams.transports.payloads import PayloadBypass
 from mcp_mirror.upstreams.transports.requests import PendingRequest, RequestSink
 
 _TOO_LARGE: Final = 413
-_LATER: Final = frozenset({409, 429, 502, 503, 504})
-"""Statuses for an event stream that may be opened later: the server has not noticed the end of the last one (409), or
-it, or a proxy in front of it, is busy or starts again."""
+_UNREACHED_STATUS: Final = 503
+"""Stands for the status of a request without a response."""
+_LATER: Final = {401: 60.0, **dict.fromkeys((409, 429, 502, _UNREACHED_STATUS, 504), 4.0)}
+"""Statuses for an event stream that may be opened later, and the most seconds between two attempts: the server has not
+noticed the end of the last one (409), or it, or a proxy in front of it, is busy or starts again. A valid token (401)
+may take an authorization server, or a person, longer."""
 _UNKNOWN_SESSION: Final = {
     400: lazy_pattern(rb"session|server not initialized", re.IGNORECASE),
     401: lazy_pattern(rb"session not found", re.IGNORECASE),
@@ -69,8 +72,6 @@ _OPENING: Final = 1.0
 """Seconds that the first request waits for the event stream: a server that does not begin it is used without."""
 _OPEN_INTERVAL: Final = 1.0
 """Seconds between two attempts to reach a server for an event stream, at first."""
-_LONGEST_OPEN_INTERVAL: Final = 4.0
-"""The same, at most."""
 _UNREACHED: Final = (httpx2.ConnectError, httpx2.ConnectTimeout)
 _INITIALIZE: Final = "initialize"
 _INITIALIZED: Final = "notifications/initialized"
@@ -339,6 +340,7 @@ class StreamableHttp(HttpStreams):
         while failures < _MAX_FAILURES and SESSION_HEADER in self._session:
             response = await self._open_events(position, has_opened=has_opened)
             is_answered.set()
+            status = _UNREACHED_STATUS if response is None else response.status_code
             if response is not None and _is_event_stream(response):
                 failures, delay, has_opened = 0, _OPEN_INTERVAL, True
                 events = self._bodies.read_events(response, None, position)
@@ -348,9 +350,9 @@ class StreamableHttp(HttpStreams):
                             pass
                 finally:
                     await _close_events(response, events)
-            elif has_opened and (response is None or response.status_code in _LATER):
+            elif has_opened and status in _LATER:
                 await anyio.sleep(delay)
-                delay = min(2 * delay, _LONGEST_OPEN_INTERVAL)
+                delay = min(2 * delay, _LATER[status])
                 continue
             else:
                 failures += 1
