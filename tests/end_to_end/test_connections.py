@@ -378,6 +378,19 @@ async def test_changed_roots_are_announced_to_the_server(open_client: OpenClient
         await until(lambda: "notifications/roots/list_changed" in log.read_text())
 
 
+async def test_changed_roots_are_announced_although_one_server_hangs(
+    open_client: OpenClient, raw: Any, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    async with open_client({"deaf": raw("deaf"), "other": raw("ok", "--log", str(log))}) as client:
+        await client.call("other_say_mirrored", {"result": '{"content":[]}'})
+        large = {"name": "deaf_hear_mirrored", "arguments": {"text": "x" * 3_000_000}}
+        await client.send(json.dumps({"jsonrpc": "2.0", "id": 90, "method": "tools/call", "params": large}))
+        await client.call("other_say_mirrored", {"result": '{"content":[]}'})
+        await client.send('{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}')
+        await until(lambda: "notifications/roots/list_changed" in log.read_text())
+
+
 @pytest.mark.parametrize("is_equal", [True, False])
 async def test_a_session_is_notified_of_resources_only_if_they_differ(
     *, is_equal: bool, configured: Configured, serve: Serve, raw: Any, tmp_path: Path
