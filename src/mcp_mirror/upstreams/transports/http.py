@@ -208,15 +208,21 @@ class HttpStreams(RequestSink):
         with suppress(httpx2.TransportError), anyio.move_on_after(self._http.timeout):
             response = await self._post(self._encode(item), {})
             is_answer = isinstance(item.message, types.JSONRPCResponse | types.JSONRPCError)
-            if is_answer and response.status_code in _UNKNOWN_SESSION and SESSION_HEADER in response.request.headers:
-                await self._read_refusal(response, None)
-                self._fail_call(item)
+            if is_answer and response.is_client_error:
+                await self._fail_call(item, response)
             await discard(response)
 
-    def _fail_call(self, answer: SessionMessage) -> None:
-        """Fail the call that waits for an answer in a session that the server does not know any more."""
-        if self._bypass.is_unknown_session and isinstance(answer.metadata, ServerMessageMetadata):
-            self._bypass.fail_call(str(answer.metadata.related_request_id))
+    async def _fail_call(self, answer: SessionMessage, refusal: httpx2.Response) -> None:
+        """Fail the call during which the server made a request, and refused the answer to it."""
+        error = None
+        if refusal.status_code in _UNKNOWN_SESSION and SESSION_HEADER in refusal.request.headers:
+            await self._read_refusal(refusal, None)
+        if not self._bypass.is_unknown_session:
+            if not getattr(answer.message, "result", None):  # to a ping, or an error: the call may not need it
+                return
+            error = build_failure(FailureKind.ANSWERED, _explain_refusal(refusal))
+        if isinstance(answer.metadata, ServerMessageMetadata):
+            self._bypass.fail_call(str(answer.metadata.related_request_id), error)
 
     async def _post(self, body: Segments, headers: Mapping[str, str]) -> httpx2.Response:
         return await self._http.send("POST", {**self._session, **headers}, body, self._address)
@@ -227,15 +233,11 @@ class HttpStreams(RequestSink):
     async def _refuse(self, response: httpx2.Response, identity: RequestId) -> None:
         """Fail a request whose response does not contain a message."""
         await close(response)
-        reason = explain_response(response)
-        if response.status_code == _TOO_LARGE:
-            size = int(response.request.headers["content-length"])
-            reason = explain_large_message(response.request.url, size)
         code = types.INTERNAL_ERROR if response.is_error else types.INVALID_REQUEST
         if response.status_code == httpx2.codes.NOT_FOUND:
             code = types.METHOD_NOT_FOUND
         kind = FailureKind.REFUSED if self._bypass.find(identity) is None else FailureKind.ANSWERED
-        await self._bodies.fail(identity, build_failure(kind, reason, code))
+        await self._bodies.fail(identity, build_failure(kind, _explain_refusal(response), code))
 
     async def _read_refusal(self, response: httpx2.Response, identity: RequestId | None) -> httpx2.Response:
         """Return the error response in a session that the server may not know, as after its restart.
@@ -443,6 +445,12 @@ class LegacySse(HttpStreams):
         if response.status_code in _UNKNOWN_SESSION and self._bypass.find(identity):  # not the handshake
             response = await self._read_refusal(response, identity)
         await self._refuse(response, identity)
+
+
+def _explain_refusal(response: httpx2.Response) -> str:
+    if response.status_code == _TOO_LARGE:
+        return explain_large_message(response.request.url, int(response.request.headers["content-length"]))
+    return explain_response(response)
 
 
 def _is_event_stream(response: httpx2.Response) -> bool:
