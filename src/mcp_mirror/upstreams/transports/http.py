@@ -52,7 +52,7 @@ from mcp_mirror.upstreams.transports.requests import PendingRequest, RequestSink
 
 _TOO_LARGE: Final = 413
 _UNREACHED_STATUS: Final = 503
-"""Stands for the status of a request without a response."""
+"""The status that a request without a response counts as."""
 _LATER: Final = {401: 60.0, **dict.fromkeys((409, 429, 502, _UNREACHED_STATUS, 504), 4.0)}
 """Statuses for an event stream that may be opened later, and the most seconds between two attempts: the server has not
 noticed the end of the last one (409), or it, or a proxy in front of it, is busy or starts again. A valid token (401)
