@@ -14,11 +14,12 @@ from urllib.parse import parse_qs, urlencode
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 from waiting import until
 
 CLIENT = ("the-client", "s3cr3t-c4nary-of-the-client")
+EVENTS = "text/event-stream"
 TOOLS = [
     {"name": name, "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}}
     for name in ("hear", "slow", "quote")
@@ -72,6 +73,10 @@ class Authority:
     """Whether the MCP server takes requests without a token."""
     named: str = ""
     """The resource in the metadata of the MCP server; default: the right one."""
+    resource_metadata: str = ""
+    """The address of these metadata in the MCP server's challenge; default: the right one."""
+    realm: str = ""
+    """The realm in that challenge."""
     rights: str = ""
     """A scope that calls require."""
     entitled: set[str] = field(default_factory=set)
@@ -80,6 +85,13 @@ class Authority:
     """That were asked for last."""
     page_query: dict[str, str] = field(default_factory=dict)
     """Of the page that the browser opened last."""
+    has_streams: bool = False
+    """Whether the MCP server has sessions with event streams."""
+    streams: int = 0
+    """Event streams that were opened."""
+    refused_streams: int = 0
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    """Ends the event streams that are open."""
     slow: int = 0
     """Calls that are under way now; their answers come when there are as many as they say."""
     enough: asyncio.Event = field(default_factory=asyncio.Event)
@@ -174,10 +186,10 @@ class Authority:
     async def mcp(self, request: Request) -> Response:
         shown = request.headers.get("authorization", "").removeprefix("Bearer ")
         if shown not in self.good and not self.is_open:
-            metadata = f"{self.url}/.well-known/oauth-protected-resource/mcp"
-            return Response(status_code=401, headers={"www-authenticate": f'Bearer resource_metadata="{metadata}"'})
+            return self._refuse(request)
         if request.method != "POST":
-            return Response(status_code=405)
+            is_stream = request.method == "GET" and self.has_streams
+            return StreamingResponse(self._stream(), media_type=EVENTS) if is_stream else Response(status_code=405)
         message = json.loads(await request.body())
         if "id" not in message:
             return Response(status_code=202)
@@ -188,7 +200,21 @@ class Authority:
         if result is None:
             error = {"code": -32601, "message": f"No such method. You sent {shown}."}
             return JSONResponse({"jsonrpc": "2.0", "id": message["id"], "error": error})
-        return JSONResponse({"jsonrpc": "2.0", "id": message["id"], "result": result})
+        headers = {"mcp-session-id": "its"} if self.has_streams else {}
+        return JSONResponse({"jsonrpc": "2.0", "id": message["id"], "result": result}, headers=headers)
+
+    def _refuse(self, request: Request) -> Response:
+        self.refused_streams += request.method == "GET"
+        metadata = self.resource_metadata or f"{self.url}/.well-known/oauth-protected-resource/mcp"
+        challenge = f'Bearer realm="{self.realm}", resource_metadata="{metadata}"'
+        response = Response(status_code=401)
+        response.raw_headers.append((b"www-authenticate", challenge.encode()))
+        return response
+
+    async def _stream(self) -> AsyncIterator[bytes]:
+        self.streams += 1
+        yield b":\n\n"
+        await self.ended.wait()
 
     async def _answer(self, message: dict[str, Any], request: Request, shown: str) -> dict[str, Any] | None:
         if message["method"] == "initialize":

@@ -273,6 +273,21 @@ def full_disk() -> Iterator[None]:
         yield
 
 
+async def test_event_streams_are_opened_again_when_there_is_a_token(
+    authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    authority.has_streams = True
+    async with open_application(load_config(configured({"guarded": alone(authority, tmp_path)}), {})) as application:
+        assert RECEIVED in await text(application, "hear_mirrored")
+        await until(lambda: authority.streams == 1)
+        authority.good.clear()
+        authority.status = authority.error_status = 503
+        authority.ended.set()
+        await until(lambda: authority.refused_streams == 2)
+        authority.status = 200
+        await until(lambda: authority.streams == 2)
+
+
 async def test_no_refresh_token_is_used_up_while_the_disk_is_full(
     authority: Authority, configured: Configured, tmp_path: Path
 ) -> None:
@@ -299,6 +314,24 @@ async def test_client_credentials_need_no_space_on_the_disk(
                 authority.good.clear()
             assert RECEIVED in await text(application, "hear_mirrored")
     assert grants(authority) == ["client_credentials"] * 3
+
+
+async def test_a_challenge_may_have_letters_beyond_ascii(
+    authority: Authority, configured: Configured, tmp_path: Path
+) -> None:
+    authority.realm = "M\u00fcnchner B\u00fcro"
+    config = load_config(configured({"guarded": alone(authority, tmp_path, scopes=["a"])}), {})
+    async with open_application(config) as application:
+        assert RECEIVED in await text(application, "hear_mirrored")
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:PORT/metadata", "https://\u2488com/metadata"])
+async def test_an_invalid_metadata_address_is_reported_as_that(
+    authority: Authority, configured: Configured, tmp_path: Path, address: str
+) -> None:
+    authority.resource_metadata = address
+    state = await state_of(configured({"guarded": alone(authority, tmp_path)}))
+    assert "its authorization server returned an invalid response" in state
 
 
 @pytest.mark.parametrize("status", [200, 302, 403, 404])

@@ -399,6 +399,9 @@ def test_an_error_in_a_section_names_file_line_key_and_expected_value(
         "http://a b",
         "file:///etc",
         "''",
+        "https://ex\u00adample.com/mcp",
+        "https://example.com\u200b/mcp",
+        pytest.param(f"https://x/{'a' * 70_000}", id="long"),
     ],
 )
 def test_an_address_is_http_with_a_host(problems: Callable[..., list[str]], url: str) -> None:
@@ -406,6 +409,7 @@ def test_an_address_is_http_with_a_host(problems: Callable[..., list[str]], url:
     assert message.startswith(
         "mirror.yaml:3: upstreams.a.url: expected an address such as https://example.com/mcp, got"
     )
+    assert message.endswith(", which may be invisible") is not url.isascii()
 
 
 UNREADABLE = [

@@ -249,6 +249,25 @@ async def test_a_call_whose_answer_comes_after_its_session_fails(
         assert "hear" in await client.text("hear_mirrored")  # in a new session
 
 
+async def test_a_call_fails_at_once_whose_server_refuses_an_answer(
+    configured: Configured, open_lines: OpenLines, listening: Listening
+) -> None:
+    async with (
+        listening("raw_http.py", "--max-body", "5000") as port,
+        open_lines(configured({"one": {"url": f"http://127.0.0.1:{port}/mcp"}})) as client,
+    ):
+        await client.greet(roots={})
+        call = {"jsonrpc": "2.0", "id": "call", "method": "tools/call", "params": {"name": "request_mirrored"}}
+        await client.send(json.dumps(call))
+        async with asyncio.timeout(BOUND / 3):  # less than the timeout of the call
+            while (message := json.loads(await client.receive())).get("id") != "call":
+                if message.get("method") == "roots/list":
+                    roots = {"roots": [{"uri": f"file:///{'x' * 6000}"}]}
+                    await client.send(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": roots}))
+    answer = message["result"]["content"][0]["text"]
+    assert "answered with HTTP status 413 to a message of" in answer
+
+
 async def test_a_new_session_is_opened_when_the_event_stream_is_lost(
     configured: Configured, open_lines: OpenLines, listening: Listening, tmp_path: Path
 ) -> None:
@@ -374,6 +393,19 @@ async def test_changed_roots_are_announced_to_the_server(open_client: OpenClient
     log = tmp_path / "log"
     async with open_client({"one": raw("ok", "--log", str(log))}) as client:
         await client.call("hear_mirrored")
+        await client.send('{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}')
+        await until(lambda: "notifications/roots/list_changed" in log.read_text())
+
+
+async def test_changed_roots_are_announced_although_one_server_hangs(
+    open_client: OpenClient, raw: Any, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    async with open_client({"deaf": raw("deaf"), "other": raw("ok", "--log", str(log))}) as client:
+        await client.call("other_hear_mirrored")
+        large = {"name": "deaf_hear_mirrored", "arguments": {"text": "x" * 3_000_000}}
+        await client.send(json.dumps({"jsonrpc": "2.0", "id": 90, "method": "tools/call", "params": large}))
+        await client.call("other_hear_mirrored")
         await client.send('{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}')
         await until(lambda: "notifications/roots/list_changed" in log.read_text())
 

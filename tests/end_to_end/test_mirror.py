@@ -73,6 +73,10 @@ def path_in(reply: Reply) -> str:
     return reply.path
 
 
+class Panic(BaseException):
+    """An error of a library in Rust, such as polars: it is not an `Exception`."""
+
+
 def with_functions(**options: Any) -> Mirror:
     mirror = Mirror(**options)
 
@@ -94,11 +98,13 @@ def with_functions(**options: Any) -> Mirror:
 
     @mirror.tool
     def fail(kind: str) -> None:
-        raise {"key": KeyError, "stop": StopIteration, "exit": SystemExit}[kind]("of the inside")
+        raise {"key": KeyError, "stop": StopIteration, "exit": SystemExit, "panic": Panic}[kind]("of the inside")
 
     @mirror.tool
-    async def leave() -> None:
-        sys.exit(4)
+    async def leave(code: int = 4) -> None:
+        if not code:
+            raise Panic("of a library")
+        sys.exit(code)
 
     return mirror
 
@@ -264,7 +270,9 @@ async def test_a_cut_emoji_in_arguments_is_replaced(arguments: Any) -> None:
         ("fail_mirrored", {"kind": "key"}, "fail failed: KeyError: 'of the inside'"),
         ("fail_mirrored", {"kind": "stop"}, "fail failed: StopIteration: of the inside"),
         ("fail_mirrored", {"kind": "exit"}, "fail failed: SystemExit: of the inside"),
+        ("fail_mirrored", {"kind": "panic"}, "fail failed: Panic: of the inside"),
         ("leave_mirrored", {}, "leave failed: SystemExit: 4"),
+        ("leave_mirrored", {"code": 0}, "leave failed: Panic: of a library"),
         ("average_mirrored", {"values": []}, "average failed: ZeroDivisionError: division by zero"),
         (
             "average_mirrored",

@@ -227,11 +227,15 @@ def _describe_mapping(keys: Iterable[str]) -> str:
 def _describe_value(node: Node, expected: str, *, has_options: bool) -> str:
     """Return what a node is, where a text was expected too how the text differs, and how to correct it."""
     name = kind_name(node)
+    if not isinstance(node, Scalar):
+        return name
     if name == "text" and expected.startswith("a secret of"):
         name = "a shorter one"
     elif name == "text" and has_options:
         name = "another word"
-    return f"{name}{_suggest_correction(node, expected)}" if isinstance(node, Scalar) else name
+    elif name == "text" and expected.startswith("an address such as http") and not node.text.isascii():
+        name = "text with a letter that host names do not have, which may be invisible"
+    return f"{name}{_suggest_correction(node, expected)}"
 
 
 def _suggest_correction(node: Scalar, expected: str) -> str:

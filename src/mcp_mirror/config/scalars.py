@@ -22,6 +22,8 @@ Kind = Text | Number | Measure
 
 _BOOLEANS: Final = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _LONGEST_NUMBER: Final = 40
+_LONGEST_URL: Final = 1 << 16
+"""Characters up to which the HTTP library reads a URL."""
 _EXACT: Final = 1 << 53
 """Above this, a float does not represent every whole number."""
 GROUPED: Final = lazy_pattern(r"\.\d{3}$", re.ASCII)
@@ -119,9 +121,21 @@ def _read_text(scalar: Scalar, kind: Text) -> str | None:
 def _is_url(text: str) -> bool:
     try:
         parts = urlsplit(text)
-        return bool(parts.hostname) and parts.port != 0
+        is_complete = bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False
+    return is_complete and len(text) <= _LONGEST_URL and (text.isascii() or _has_valid_host(text))
+
+
+def _has_valid_host(url: str) -> bool:
+    """Whether a host name with other letters than ASCII is one: an address that was copied may have invisible ones."""
+    import httpx2  # noqa: PLC0415  # it takes long to import, and few addresses need it
+
+    try:
+        httpx2.URL(url)
+    except httpx2.InvalidURL:
+        return False
+    return True
 
 
 def _read_number(scalar: Scalar, kind: Number) -> float | None:

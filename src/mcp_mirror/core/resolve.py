@@ -150,8 +150,12 @@ def find_pointers(arguments: Buffer, known: frozenset[str]) -> Pointers:
         )
     strings = strings_at(arguments, offsets)
     classified = (_widen_to_stub(arguments, _classify_string(arguments, span, at, known)) for span, at in strings)
-    pointers = [pointer for pointer in classified if pointer is not None]
-    return tuple(sorted(pointers, key=lambda pointer: pointer.span.start))
+    found = [pointer for pointer in classified if pointer is not None]
+    pointers: list[Pointer | EscapedPath] = []
+    for pointer in sorted(found, key=lambda pointer: pointer.span.start):
+        if not pointers or pointer.span.start >= pointers[-1].span.stop:  # not within the stub before it
+            pointers.append(pointer)
+    return tuple(pointers)
 
 
 def _widen_to_stub(arguments: Buffer, pointer: Pointer | EscapedPath | None) -> Pointer | EscapedPath | None:

@@ -182,9 +182,16 @@ def _read(path: Path) -> bytes:
 def _write(folder: Path, name: str, raw: bytes) -> None:
     open_folder(folder, _NAMES)
     atomic_write(folder / name, (raw,))
-    cached = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in cached[_MAX_LISTINGS:]:
+    for path in sorted(folder.glob("*.json"), key=_read_time, reverse=True)[_MAX_LISTINGS:]:
         path.unlink(missing_ok=True)
+
+
+def _read_time(path: Path) -> float:
+    """Return when a file was written; 0 for one that another gateway has removed."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def _name_of(policy: UpstreamPolicy, redactor: Redactor, capabilities: Mapping[str, Any]) -> str:

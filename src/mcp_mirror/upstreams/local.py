@@ -46,6 +46,9 @@ _MAX_ABANDONED: Final = 40
 _MAX_LEVELS: Final = 10
 """Levels of functions, each called by one of the level above, that have threads of their own: a function that waits
 for another one keeps its thread."""
+_PASSED_ON: Final = (ArgumentsError, KeyboardInterrupt, GeneratorExit)
+"""Exceptions that are not failures of a function. All others are: an error within a library in Rust, such as polars, is
+not an `Exception`, and a call that it ends would get no reply."""
 _LEVEL: Final = ContextVar("level", default=0)
 """The level of the functions that this task or thread calls."""
 
@@ -268,13 +271,13 @@ class LocalUpstream:
             return (
                 convert_result(value) if is_small(value) else await self._run_in_thread(partial(convert_result, value))
             )
-        except ArgumentsError:
+        except _PASSED_ON:
             raise
         except asyncio.CancelledError as error:
             if task is None or task.cancelling() > earlier:
                 raise
             return _fail(function, error)  # of a task that the function awaits
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # the model gets every error of a function
+        except BaseException as error:  # noqa: BLE001  # the model gets every error of a function
             return _fail(function, error)
 
     async def _run_in_thread(self, work: Callable[[], T]) -> T:
@@ -295,9 +298,9 @@ def _call_now(function: Function, arguments: bytes) -> tuple[bool, Any]:
         returned = function.call(**function.read_arguments(arguments))
         is_pending = inspect.isawaitable(returned) or isinstance(returned, AsyncIterable)
         return not is_pending, returned if is_pending else convert_result(returned)
-    except ArgumentsError:
+    except _PASSED_ON:
         raise
-    except (Exception, SystemExit, asyncio.CancelledError) as error:  # noqa: BLE001  # as above
+    except BaseException as error:  # noqa: BLE001  # as above
         return True, _fail(function, error)
 
 

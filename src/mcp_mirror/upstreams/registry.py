@@ -129,12 +129,13 @@ class UpstreamRegistry:
                         tasks.start_soon(session.set_level, level)
 
     async def notify(self, session: str | None, method: str) -> None:
-        """Forward a client's notification to the 2025-11-25 servers on its dedicated connections."""
-        for server in self._servers.values():
-            for connection in server.connections:
-                current = connection.current_session
-                if connection.client_session == session and current and not current.is_stateless:
-                    await current.notify(method)
+        """Forward a client's notification to the 2025-11-25 servers on its dedicated connections, to all at once."""
+        async with anyio.create_task_group() as tasks:
+            for server in self._servers.values():
+                for connection in server.connections:
+                    current = connection.current_session
+                    if connection.client_session == session and current and not current.is_stateless:
+                        tasks.start_soon(current.notify, method)
 
     async def connect_unlisted(self, caller: Caller) -> None:
         """Reconnect now the upstreams of a caller that have not listed any tools yet, and wait for the attempts."""

@@ -39,7 +39,7 @@ results: dict[str, str] = {}
 """By the id of the event that the client saw last: what it resumes with."""
 
 BREAK = {"lf": "\n", "crlf": "\r\n", "cr": "\r", "json": "\n"}[options.style]
-TOOLS = ["say", "hear", "cut", "resume", "rot", "nothing", "forget", "deny", "hang", "ask"]
+TOOLS = ["say", "hear", "cut", "resume", "rot", "nothing", "forget", "deny", "hang", "ask", "request"]
 INITIALIZED = {
     "protocolVersion": "2025-11-25",
     "capabilities": {"tools": {"listChanged": True}},
@@ -156,8 +156,8 @@ class Handler(BaseHTTPRequestHandler):
                 self.stream(b"id: 1\nretry: 10\ndata:\n\n")
             case "deny":  # carried out, and refused in words that speak of a session
                 self.refuse(400, identity, "Paid, but the browser session could not be closed")
-            case "ask":  # in a session that the server does not know any more, when the answer comes
-                sessions.clear()
+            case "ask" | "request":  # the client; `ask` in a session that is not known any more when the answer comes
+                sessions.difference_update(tuple(sessions) if tool == "ask" else ())
                 self.stream(event('{"jsonrpc":"2.0","id":"question","method":"roots/list"}'))
                 self.wfile.flush()
                 self.rfile.read(1)

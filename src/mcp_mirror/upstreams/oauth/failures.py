@@ -18,7 +18,7 @@ _FAILURES: Final[tuple[tuple[tuple[type[Exception], ...], str], ...]] = (
         (OAuthRegistrationError,),
         "does not register this client; check the requested scopes, or set `auth.oauth.client_id`",
     ),
-    ((OAuthFlowError, ValueError, OverflowError), "returned an invalid response"),
+    ((OAuthFlowError, ValueError, OverflowError, httpx2.InvalidURL), "returned an invalid response"),
     ((TimeoutError, httpx2.TimeoutException), "did not answer in time"),
 )
 _FLOW_FAILURES: Final = (

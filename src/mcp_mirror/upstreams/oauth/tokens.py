@@ -29,6 +29,11 @@ _logger = logging.getLogger(__name__)
 
 _REJECTED_FOR: Final = 30.0
 """Seconds for which a rejected token is not sent again."""
+_FLOW_ERRORS: Final = (
+    *(OAuthFlowError, MirrorError, httpx2.HTTPError, httpx2.InvalidURL),
+    *(OSError, ValueError, OverflowError),
+)
+"""What the SDK's providers and requests to authorization servers raise."""
 _SCOPE: Final = lazy_pattern(r'\bscope=(?:"[^"]*"|[^\s,]+)')
 _SCOPES: Final = lazy_pattern(r"[!#-&(-\[\]-~ ]{1,200}")
 """Scopes that are safe between single quotes in a shell: a server must not choose what a person runs."""
@@ -223,7 +228,7 @@ class Authorizer:
                 outgoing = await flow.asend(answer)
         except StopAsyncIteration:  # the flow has ended
             return
-        except (OAuthFlowError, MirrorError, httpx2.HTTPError, OSError, ValueError, OverflowError) as error:
+        except _FLOW_ERRORS as error:
             self._provider = None
             raise self._build_failure(error) from None
         finally:
@@ -237,7 +242,8 @@ class Authorizer:
         scopes = union_scopes(" ".join(self._policy.scopes), extract_field_from_www_auth(refusal, "scope"))
         without_scope = _SCOPE.sub("", header).rstrip(" ,")
         challenge = f'{without_scope}{"," if "=" in without_scope else ""} scope="{scopes}"'
-        return httpx2.Response(refusal.status_code, headers={"www-authenticate": challenge}, request=refusal.request)
+        headers = httpx2.Headers({"www-authenticate": challenge}, encoding="utf-8")  # a realm may have any letters
+        return httpx2.Response(refusal.status_code, headers=headers, request=refusal.request)
 
     @property
     def _needs_sign_in(self) -> bool:

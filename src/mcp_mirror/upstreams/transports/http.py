@@ -51,9 +51,12 @@ from mcp_mirror.upstreams.transports.payloads import PayloadBypass
 from mcp_mirror.upstreams.transports.requests import PendingRequest, RequestSink
 
 _TOO_LARGE: Final = 413
-_LATER: Final = frozenset({409, 429, 502, 503, 504})
-"""Statuses for an event stream that may be opened later: the server has not noticed the end of the last one (409), or
-it, or a proxy in front of it, is busy or starts again."""
+_UNREACHED_STATUS: Final = 503
+"""The status that a request without a response counts as."""
+_LATER: Final = {401: 60.0, **dict.fromkeys((409, 429, 502, _UNREACHED_STATUS, 504), 4.0)}
+"""Statuses for an event stream that may be opened later, and the most seconds between two attempts: the server has not
+noticed the end of the last one (409), or it, or a proxy in front of it, is busy or starts again. A valid token (401)
+may take an authorization server, or a person, longer."""
 _UNKNOWN_SESSION: Final = {
     400: lazy_pattern(rb"session|server not initialized", re.IGNORECASE),
     401: lazy_pattern(rb"session not found", re.IGNORECASE),
@@ -69,8 +72,6 @@ _OPENING: Final = 1.0
 """Seconds that the first request waits for the event stream: a server that does not begin it is used without."""
 _OPEN_INTERVAL: Final = 1.0
 """Seconds between two attempts to reach a server for an event stream, at first."""
-_LONGEST_OPEN_INTERVAL: Final = 4.0
-"""The same, at most."""
 _UNREACHED: Final = (httpx2.ConnectError, httpx2.ConnectTimeout)
 _INITIALIZE: Final = "initialize"
 _INITIALIZED: Final = "notifications/initialized"
@@ -207,15 +208,21 @@ class HttpStreams(RequestSink):
         with suppress(httpx2.TransportError), anyio.move_on_after(self._http.timeout):
             response = await self._post(self._encode(item), {})
             is_answer = isinstance(item.message, types.JSONRPCResponse | types.JSONRPCError)
-            if is_answer and response.status_code in _UNKNOWN_SESSION and SESSION_HEADER in response.request.headers:
-                await self._read_refusal(response, None)
-                self._fail_call(item)
+            if is_answer and response.is_client_error:
+                await self._fail_call(item, response)
             await discard(response)
 
-    def _fail_call(self, answer: SessionMessage) -> None:
-        """Fail the call that waits for an answer in a session that the server does not know any more."""
-        if self._bypass.is_unknown_session and isinstance(answer.metadata, ServerMessageMetadata):
-            self._bypass.fail_call(str(answer.metadata.related_request_id))
+    async def _fail_call(self, answer: SessionMessage, refusal: httpx2.Response) -> None:
+        """Fail the call during which the server made a request, and refused the answer to it."""
+        error = None
+        if refusal.status_code in _UNKNOWN_SESSION and SESSION_HEADER in refusal.request.headers:
+            await self._read_refusal(refusal, None)
+        if not self._bypass.is_unknown_session:
+            if not getattr(answer.message, "result", None):  # to a ping, or an error: the call may not need it
+                return
+            error = build_failure(FailureKind.ANSWERED, _explain_refusal(refusal))
+        if isinstance(answer.metadata, ServerMessageMetadata):
+            self._bypass.fail_call(str(answer.metadata.related_request_id), error)
 
     async def _post(self, body: Segments, headers: Mapping[str, str]) -> httpx2.Response:
         return await self._http.send("POST", {**self._session, **headers}, body, self._address)
@@ -226,15 +233,11 @@ class HttpStreams(RequestSink):
     async def _refuse(self, response: httpx2.Response, identity: RequestId) -> None:
         """Fail a request whose response does not contain a message."""
         await close(response)
-        reason = explain_response(response)
-        if response.status_code == _TOO_LARGE:
-            size = int(response.request.headers["content-length"])
-            reason = explain_large_message(response.request.url, size)
         code = types.INTERNAL_ERROR if response.is_error else types.INVALID_REQUEST
         if response.status_code == httpx2.codes.NOT_FOUND:
             code = types.METHOD_NOT_FOUND
         kind = FailureKind.REFUSED if self._bypass.find(identity) is None else FailureKind.ANSWERED
-        await self._bodies.fail(identity, build_failure(kind, reason, code))
+        await self._bodies.fail(identity, build_failure(kind, _explain_refusal(response), code))
 
     async def _read_refusal(self, response: httpx2.Response, identity: RequestId | None) -> httpx2.Response:
         """Return the error response in a session that the server may not know, as after its restart.
@@ -339,6 +342,7 @@ class StreamableHttp(HttpStreams):
         while failures < _MAX_FAILURES and SESSION_HEADER in self._session:
             response = await self._open_events(position, has_opened=has_opened)
             is_answered.set()
+            status = _UNREACHED_STATUS if response is None else response.status_code
             if response is not None and _is_event_stream(response):
                 failures, delay, has_opened = 0, _OPEN_INTERVAL, True
                 events = self._bodies.read_events(response, None, position)
@@ -348,9 +352,9 @@ class StreamableHttp(HttpStreams):
                             pass
                 finally:
                     await _close_events(response, events)
-            elif has_opened and (response is None or response.status_code in _LATER):
+            elif has_opened and status in _LATER:
                 await anyio.sleep(delay)
-                delay = min(2 * delay, _LONGEST_OPEN_INTERVAL)
+                delay = min(2 * delay, _LATER[status])
                 continue
             else:
                 failures += 1
@@ -441,6 +445,12 @@ class LegacySse(HttpStreams):
         if response.status_code in _UNKNOWN_SESSION and self._bypass.find(identity):  # not the handshake
             response = await self._read_refusal(response, identity)
         await self._refuse(response, identity)
+
+
+def _explain_refusal(response: httpx2.Response) -> str:
+    if response.status_code == _TOO_LARGE:
+        return explain_large_message(response.request.url, int(response.request.headers["content-length"]))
+    return explain_response(response)
 
 
 def _is_event_stream(response: httpx2.Response) -> bool:

@@ -221,11 +221,14 @@ class PayloadBypass:
         self.is_unknown_session = True
         self.ended.set()
 
-    def fail_call(self, token: str) -> None:
-        """Fail the request with this token: the server waits for an answer that it does not accept any more."""
+    def fail_call(self, token: str, error: types.ErrorData | None) -> None:
+        """Fail the request with this token: the server waits for an answer that it has refused.
+
+        Without an error, it does not know the session either.
+        """
         for request in self._pending.values():
             if request.token == token and request.outcome is None:
-                request.finish(_build_closed_error())
+                request.finish(error or _build_closed_error())
 
     def find(self, identity: RequestId | None) -> PendingRequest | None:
         """Return the request with this id if it waits for its response."""
