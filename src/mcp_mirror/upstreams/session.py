@@ -287,9 +287,10 @@ class UpstreamSession:
             unconfirmed.pop(uri, None)
 
     async def notify(self, method: str) -> None:
-        """Send a notification without parameters to the server."""
+        """Send a notification without parameters to the server; drop it if the connection has ended."""
         notification: Any = types.Notification[Any, str](method=method, params=None)
-        await self.client.session.send_notification(notification)
+        with suppress(MCPError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            await self.client.session.send_notification(notification)
 
     async def set_level(self, level: str) -> None:
         """Set the log level of a 2025-11-25 server that has the `logging` capability; log it if the server refuses."""
