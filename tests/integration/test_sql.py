@@ -1407,7 +1407,7 @@ def test_numbers_with_a_decimal_comma_are_not_compared_as_texts(sql: str) -> Non
         ("SELECT Kunde AS v FROM t ORDER BY try_strptime(Datum, '%d.%m.%Y') DESC LIMIT 1", "Ada"),
         ("SELECT count(*) AS v FROM t WHERE Betrag LIKE '9%' AND Datum = '28.12.2026'", 1),
         ("SELECT max(Kunde) AS v FROM t", "Noor"),
-        ("SELECT replace(Betrag, '.', '') AS Betrag, 1 AS v FROM t ORDER BY Betrag LIMIT 1", 1),
+        ("SELECT concat(Betrag) AS Betrag, 1 AS v FROM t ORDER BY Betrag LIMIT 1", 1),
         ("SELECT 1 AS v FROM (SELECT * REPLACE (length(Betrag) AS Betrag) FROM t) ORDER BY Betrag LIMIT 1", 1),
         ("SELECT count(DISTINCT Datum::VARCHAR) AS v FROM t", 3),
         ("SELECT Kunde AS v, count(*) AS Betrag FROM t GROUP BY 1 ORDER BY Betrag, v DESC LIMIT 1", "Noor"),
@@ -1665,6 +1665,54 @@ def test_texts_with_plain_numbers_are_sorted_as_texts_on_request() -> None:
     assert "To compare the texts, write concat(x)." in failure("SELECT x FROM t ORDER BY x", t=table).message
     assert rows("SELECT x FROM t ORDER BY concat(x)", t=table) == table
     assert rows("SELECT sum(x::DOUBLE) AS s FROM t", t=table) == [{"s": 12.1}]
+
+
+TOOK = "".join(
+    f"10:0{at} saved item {at} in {ms} ms with {size} sent\n" for at, ms, size in ((1, 9, "2 kB"), (2, 120, "1 MB"))
+)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        r"SELECT max(regexp_extract(line, 'in (\d+) ms', 1)) FROM t",
+        r"SELECT regexp_extract(line, 'in (\d{1,9}) ms', 1) AS ms FROM t ORDER BY ms DESC",
+        r"SELECT line FROM t WHERE nullif(regexp_extract(t.line, '(\d+) ms', 1), '') > '50'",
+        "WITH s AS (SELECT trim(split_part(line, ' ', 6)) AS ms FROM t) SELECT max(ms) FROM s",
+        "SELECT string_split(line, ' ')[6] AS ms FROM t ORDER BY 1",
+        "SELECT max(array_extract(string_split(line, ' '), 6)) FROM t",
+        "SELECT max(left(substring(line, 23), -17)) FROM t",
+    ],
+)
+def test_parts_of_lines_with_numbers_are_not_compared_as_texts(sql: str) -> None:
+    message = failure(sql, t=f"started\n{TOOK}" if "regexp" in sql else TOOK).message
+    assert 'is text with numbers such as "9"' in message
+    column = message.partition(" is text with ")[0]
+    assert f"Write TRY_CAST({column} AS DOUBLE) in place of {column}, " in message
+    named = "split_part(line, ' ', 6)" if column == "ms" else column
+    assert rows("SELECT max(TRY_CAST(ms AS DOUBLE)) AS top FROM t".replace("ms", named, 1), t=TOOK) == [{"top": 120}]
+
+
+@pytest.mark.parametrize(
+    ("sql", "found"),
+    [
+        (r"SELECT max(regexp_extract(line, 'in (\d+) ms', 1)::INT) AS v FROM t", 120),
+        (r"SELECT max(nullif(regexp_extract(line, '^(\d\d:\d\d)', 1), '')) AS v FROM t", "10:02"),
+        (r"SELECT max(regexp_extract(line, 'item (\d)', 1)) AS v FROM t", "2"),
+        ("SELECT max(concat(split_part(line, ' ', 6))) AS v FROM t", "9"),
+        ("SELECT max(split_part(line, ' ', length('ab'))) AS v FROM t", "saved"),
+        ("SELECT max(string_split(line, ' '))[2] AS v FROM t", "saved"),
+        (r"SELECT max(regexp_extract(line, '(\d+)', ['a'])) AS v FROM t", {"a": "10"}),
+    ],
+)
+def test_other_parts_of_lines_are_compared(sql: str, found: object) -> None:
+    assert rows(sql, t=TOOK)[0]["v"] == found
+
+
+def test_parts_of_lines_with_sizes_name_the_conversion() -> None:
+    message = failure("SELECT line FROM t ORDER BY regexp_extract(line, 'with (.*) sent', 1)", t=TOOK).message
+    assert "regexp_extract(line, 'with (.*) sent', 1) is text with sizes such as" in message
+    assert "* pow(1000, strpos(' KMGTPE'" in message
 
 
 PRICED = [{"id": n, "note": {"price": p, "by": {"n": n}}, "x": n} for n, p in ((1, "98.5"), (2, "250"), (3, ""))]

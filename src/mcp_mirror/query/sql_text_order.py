@@ -34,6 +34,13 @@ _NO_NUMBERS: Final = frozenset({"varchar", "text", "string", "json", "blob"})
 """Types to which any text is cast."""
 _TEXT_OF_KEY: Final = frozenset({"->>", "json_extract_string"})
 """Functions that return the member of an object at a key as text."""
+_PARTS_OF_TEXT: Final = frozenset(
+    {
+        *("regexp_extract", "regexp_replace", "split_part", "string_split", "str_split", "split", "array_extract"),
+        *("substr", "substring", "left", "right", "replace", "trim", "ltrim", "rtrim", "nullif"),
+    }
+)
+"""Functions that return a part of a text or change it, and lists of such parts."""
 _WITHOUT_ZONES: Final = frozenset({"timestamp", "datetime"})
 """Types to which texts with times are cast without their zones."""
 _SAMPLED: Final = 1000
@@ -94,6 +101,10 @@ class _Operand(NamedTuple):
     """Its name, after the table and before keys of a STRUCT: `t.note.price`."""
     keys: str = ""
     """The keys of JSON, in SQL: `->'note'->>'price'`."""
+    before: str = ""
+    """The beginning of the calls that return a part of it: `split_part(`."""
+    after: str = ""
+    """The end of these calls: `, ' ', 2)`."""
 
 
 class _Form(NamedTuple):
@@ -162,7 +173,11 @@ def explain_empty_cells(
 
 
 def _read(node: Node) -> _Operand | None:
-    """The column, or the text within it, that a node is; None for any other node."""
+    """The column, or the text within it or a part of it, that a node is; None for any other node."""
+    before = after = ""
+    while call := _read_call(node):
+        node, begin, end = call
+        before, after = before + begin, end + after
     keys = ""
     while (kind := node.get("type")) != "COLUMN_REF":
         if kind == "LAMBDA" and keys:  # `a->'b'` within `a->'b'->>'c'`
@@ -176,7 +191,24 @@ def _read(node: Node) -> _Operand | None:
         if literal.get("kind") != "STRING":
             return None
         keys = f"{arrow}{quote_text(literal['text'])}{keys}"
-    return _Operand(tuple(node["column_names"]), keys)
+    return _Operand(tuple(node["column_names"]), keys, before, after)
+
+
+def _read_call(node: Node) -> tuple[Node, str, str] | None:
+    """The text of which a node is a part, and the SQL of the function or index before and after it; else None."""
+    name = str(node.get("function_name", "")).lower()
+    if node.get("type") == "ARRAY_EXTRACT":
+        (text, *others), begin, end = node["children"], "", "[{}]"
+    elif name in _PARTS_OF_TEXT and node["arguments"]:
+        text, *others = (argument["expression"] for argument in node["arguments"])
+        begin, end = f"{name}(", ", {})" if others else ")"
+    else:
+        return None
+    literals = [other.get("literal", {}) for other in others]
+    if not {literal.get("kind") for literal in literals} <= {"STRING", "INTEGER"}:
+        return None
+    texts = (quote_text(literal["text"]) if literal["kind"] == "STRING" else literal["text"] for literal in literals)
+    return text, begin, end.replace("{}", ", ".join(texts))
 
 
 def _list_made_names(node: Node) -> Iterator[str]:
@@ -204,10 +236,13 @@ def _locate(
     if qualifier and (meant or all(name.casefold() != qualifier for _, name, _ in columns)):
         names = names[1:]
     found = [column for column in columns if column[1].casefold() == names[0].casefold()]
-    if len(names) == 1 and not operand.keys:
+    if len(names) == 1 and not (operand.keys or operand.after):
         are_texts = all(kind == "VARCHAR" for _, _, kind in found)
         return [(table, quote_name(name)) for table, name, _ in found] if are_texts else ()
-    within = [(table, _write_texts((name, *names[1:]), operand.keys, kind)) for table, name, kind in found]
+    within = [
+        (table, operand.before + _write_texts((name, *names[1:]), operand.keys, kind) + operand.after)
+        for table, name, kind in found
+    ]
     return within if all(_are_texts(database, table, texts) for table, texts in within) else ()
 
 
@@ -396,7 +431,7 @@ def _write_name(database: "DuckDBPyConnection", operand: _Operand) -> str:
         name if re.fullmatch(r"(?!\d)\w+", name) and name.lower() not in keywords else quote_name(name)
         for name in operand.names
     )
-    return ".".join(names) + operand.keys
+    return operand.before + ".".join(names) + operand.keys + operand.after
 
 
 def _describe(form: _Form, column: str, text: str) -> str:
