@@ -1437,6 +1437,12 @@ def test_converted_numbers_and_dates_are_compared(sql: str, found: object) -> No
         (["9,5 m²", "10 m²"], "TRY_CAST(replace(regexp_replace(x, '[^0-9,-]', '', 'g'), ',', '.') AS DOUBLE) in"),
         (["4.0K", "12M", "0"], "* pow(1000, strpos(' KMGTPE', upper(regexp_extract(x, '[kKMGTPE]'))) - 1) in"),
         (["1,024 MiB", "1.5 GiB", "n/a"], "* pow(1024, strpos("),
+        (["9 m/s", "12 m/s"], "TRY_CAST(regexp_replace(x, '[^0-9.-]', '', 'g') AS DOUBLE) in"),
+        (["9.14.1", "10.0.0-rc.1", "2.0"], r"regexp_extract(x, '\d+(\.\d+)*'), ''), '.') AS INT[]) in"),
+        (["9.0.3", "2026.5.20", "1.0", "0.14.0.2"], "'.') AS INT[]) in"),
+        (["1.0b2", "1.10.1+ds-1", "-"], r"regexp_extract(x, '\d+(\.\d+)*'), ''), '.') AS INT[]) in"),
+        (["2026-1-9", "2026-10-10"], "Write try_strptime(x, '%Y-%m-%d') in"),
+        (["2026/1/9 8:00", "2026/1/10 9:00"], "Write try_strptime(x, '%Y/%m/%d %H:%M') in"),
         (["v1.9.0", "1.10.0"], "AS INT[]) in place of x, and compare it with lists such as [1, 10, 0]"),
         (["13/02/2026", "03/04/2026"], "Write try_strptime(x, '%d/%m/%Y') in"),
         (["01/13/2026", "03/04/2026"], "Write try_strptime(x, '%m/%d/%Y') in"),
@@ -1463,7 +1469,7 @@ def test_the_error_about_texts_as_numbers_has_a_conversion_that_works(texts: lis
         message.partition("Write ")[2].partition(" in place of")[0].partition(" or TRY")[0].partition(" or try")[0]
     )
     converted = rows("SELECT count(x) AS n FROM t".replace("x", written), t=table)
-    assert converted == [{"n": sum(text not in ("", "n/a") for text in texts)}]
+    assert converted == [{"n": sum(text not in ("", "-", "n/a") for text in texts)}]
 
 
 @pytest.mark.parametrize(
@@ -1479,7 +1485,10 @@ def test_the_error_about_texts_as_numbers_has_a_conversion_that_works(texts: lis
         ["9 mm", "1.2 m"],
         ["1m30s", "2m05s"],
         ["09:05", "10:30"],
-        ["850M", "1.2B"],
+        ["12.345", "1.234.567"],
+        ["1.10", "1.9-x"],
+        ["Room 9", "Room 10"],
+        ["9 of 10", "8 of 10"],
         ["12 kg", "90 kg"],
         ["A1", "A12"],
         ["30/Nov/2026:10:00:00 +0100", "30/Nov/2026:09:30:00 +0100"],
@@ -1498,7 +1507,10 @@ def test_the_error_about_texts_as_numbers_has_a_conversion_that_works(texts: lis
             "units",
             "durations of one width",
             "times of one width",
-            "millions",
+            "grouped digits",
+            "two numbers",
+            "rooms",
+            "parts of one width",
             "one width",
             "names",
         ),
@@ -1518,14 +1530,30 @@ def test_other_texts_are_compared_as_texts(texts: list[str]) -> None:
         (["9 ms", "1.2s", "1m30s"], [0.009, 1.2, 90]),
         (["350\u00b5s", "2 hours 5 mins", "1.5 days"], [0.00035, 7500, 129_600]),
         (["3:45", "12:10", "1:02:03.5"], [225, 730, 3723.5]),
+        (["10 days ago", "3 weeks ago", "1 month ago"], [864_000, 1_814_400, 2_592_000]),
+        (["€950k", "€1.2m", "€12"], [950_000, 1_200_000, 12]),
+        (["$850M", "$1.2B", "-$2 trillion", "-"], [850e6, 1.2e9, -2e12, None]),
+        (["12 (5m ago)", "103 (2d ago)", "0"], [12, 103, 0]),
+        (["#9", "#10"], [9, 10]),
+        (["9 of 10", "10 of 10"], [9, 10]),
+        (["9+", "1st", "~100"], [9, 1, 100]),
     ],
 )
-def test_the_conversion_of_sizes_and_durations_counts_them(texts: list[str], numbers: list[float]) -> None:
+def test_the_conversion_of_sizes_and_durations_counts_them(texts: list[str], numbers: list[float | None]) -> None:
     table = [{"x": text} for text in texts]
     message = failure("SELECT x FROM t ORDER BY x", t=table).message
     written = message.partition("Write ")[2].partition(" in place of")[0]
     found = rows("SELECT x AS n FROM t".replace("x", written, 1), t=table)
     assert [row["n"] for row in found] == numbers
+
+
+def test_millions_beside_billions_or_bytes_have_two_conversions() -> None:
+    message = failure("SELECT max(x) FROM t", t=[{"x": "850M"}, {"x": "1.2B"}]).message
+    first, second = message.partition("Write ")[2].partition(" in place of")[0].split(" or ")
+    for written, top in ((first, 1.2e9), (second, 850e6)):
+        assert rows("SELECT max(y) AS top FROM t".replace("y", written), t=[{"x": "850M"}, {"x": "1.2B"}]) == [
+            {"top": top}
+        ]
 
 
 MANIFESTS = "\n---\n".join(
