@@ -1816,6 +1816,25 @@ def test_the_error_of_a_key_in_the_json_of_one_text_names_its_column() -> None:
     assert "has JSON" not in failure("SELECT gift FROM t", t=[{"note": None}]).message
 
 
+def test_the_rows_of_a_long_text_in_an_object_are_named() -> None:
+    answer = {"status": 200, "url": "https://example.org", "body": "id;name\n" + "1;Ada\n" * 20}
+    place = 'a text of 22 lines in its column "body": add the key to its path in `inputs`.'
+    message = failure("SELECT count(*) FROM t", t=answer).message
+    assert message == f'count(*) is 1, because "t" is one object with {place}'
+    for sql in ("SELECT name FROM t", 'SELECT "name" FROM t', "SELECT 1 FROM t WHERE line LIKE '%Ada%'"):
+        assert f'"t" has {place} Tables: ' in failure(sql, t=answer).message
+    for other in ([answer, answer], {**answer, "body": "one\nline"}, {"status": 200}):
+        assert rows("SELECT count(*) AS n FROM t", t=other) == [{"n": len(other) if isinstance(other, list) else 1}]
+        assert "a text of" not in failure("SELECT name FROM t", t=other).message
+    assert "a text of" not in failure("SELECT name FROM t", t=json.dumps(answer)).message
+
+
+def test_the_error_of_a_text_that_is_no_number_names_try_cast() -> None:
+    message = failure("SELECT sum(x::INT) FROM t", t=[{"x": "9"}, {"x": "soon"}]).message
+    assert "Could not convert string 'soon' to INT32" in message
+    assert message.endswith(". TRY_CAST returns NULL for texts that it cannot convert.")
+
+
 def test_the_error_of_an_array_with_one_item_of_rows_names_the_item() -> None:
     listed = ["Found 2:", [{"id": 1}, {"id": 2}], "More: page 2"]
     assert (

@@ -285,7 +285,7 @@ def _select(database: "DuckDBPyConnection", query: _Query) -> FileSpan | bytes |
 
     columns = list_columns(database)
     objects = {name: columns[name] for name in columns if name in query.whole & query.objects}
-    if counted := explain_count(database, query.nodes, objects):
+    if counted := explain_count(database, query.nodes, objects, query.texts):
         table, message = counted
         failure = SqlFailure(message, "Count")
         meant = find_rows(database, {table: columns[table]})
