@@ -1818,7 +1818,7 @@ def test_the_error_of_a_key_in_the_json_of_one_text_names_its_column() -> None:
 
 def test_the_rows_of_a_long_text_in_an_object_are_named() -> None:
     answer = {"status": 200, "url": "https://example.org", "body": "id;name\n" + "1;Ada\n" * 20}
-    place = 'a text of 22 lines in its column "body": add the key to its path in `inputs`.'
+    place = 'a text of 21 lines in its column "body": add the key to its path in `inputs`.'
     message = failure("SELECT count(*) FROM t", t=answer).message
     assert message == f'count(*) is 1, because "t" is one object with {place}'
     for sql in ("SELECT name FROM t", 'SELECT "name" FROM t', "SELECT 1 FROM t WHERE line LIKE '%Ada%'"):

@@ -259,7 +259,10 @@ def explain_count(
 def _find_long_text(database: "DuckDBPyConnection", table: str, columns: Mapping[str, str]) -> str:
     """Name the column of the longest text of the only row of a table; empty for other rows, and for short texts."""
     names = [column for column, kind in columns.items() if kind == "VARCHAR"]
-    breaks = ", ".join(f"length({name}) - length(replace({name}, chr(10), ''))" for name in map(quote_name, names))
+    breaks = ", ".join(
+        f"length({name}) - length(replace({name}, chr(10), '')) - ends_with({name}, chr(10))::INT"
+        for name in map(quote_name, names)
+    )
     found = database.execute(f"SELECT {breaks} FROM {quote_name(table)} LIMIT 2").fetchall() if names else ()  # noqa: S608  # quoted names
     if len(found) != 1:
         return ""
