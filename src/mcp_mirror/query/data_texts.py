@@ -136,7 +136,7 @@ def _read_commented_json(text: str) -> object:
 
 
 def _read_ini(text: str) -> object:
-    """Return an object of the sections; a ValueError says that a text has none, or lines that are no settings."""
+    """Return an object of the sections; a ValueError says that a text does not have any, or has other lines."""
     settings: dict[str, Any] = {}
     sections: dict[str, Any] = settings
     for line in map(str.strip, text.splitlines()):
