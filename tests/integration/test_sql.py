@@ -1816,6 +1816,21 @@ def test_the_error_of_a_key_in_the_json_of_one_text_names_its_column() -> None:
     assert "has JSON" not in failure("SELECT gift FROM t", t=[{"note": None}]).message
 
 
+@pytest.mark.parametrize(
+    ("sql", "found"),
+    [
+        ("SELECT sum(response.content.size) AS v FROM t", 30),
+        ("SELECT sum(t.response.content.size) AS v FROM t", 30),
+        ("SELECT l.name AS v FROM t, unnest(response.labels.nodes) AS u(l) LIMIT 1", "a"),
+    ],
+)
+def test_deep_fields_of_the_rows_in_an_object_are_found(sql: str, found: object) -> None:
+    entry = {"time": 9.5, "response": {"content": {"size": 10}, "labels": {"nodes": [{"name": "a"}]}}}
+    assert rows(sql, t={"log": {"version": "1.2", "entries": [entry] * 3}}) == [{"v": found}]
+    message = failure(sql.replace("response", "request"), t={"log": {"entries": [entry] * 3}}).message
+    assert '"t" has rows in "log/entries"' in message
+
+
 def test_the_rows_of_a_long_text_in_an_object_are_named() -> None:
     answer = {"status": 200, "url": "https://example.org", "body": "id;name\n" + "1;Ada\n" * 20}
     place = 'a text of 21 lines in its column "body": add the key to its path in `inputs`.'

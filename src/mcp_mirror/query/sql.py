@@ -298,15 +298,24 @@ def _select(database: "DuckDBPyConnection", query: _Query) -> FileSpan | bytes |
         return _fetch(database, query)
     except duckdb.BinderException as error:
         failure = describe_error(database, error, query.sql, query.texts)
-        unknown = UNKNOWN_NAME.search(str(error))
+        unknown = _read_unknown_name(str(error), columns)
         candidates = {name: columns[name] for name in columns if name in query.whole}
-        if unknown and (meant := find_rows(database, candidates, unknown[1])):
+        if unknown and (meant := find_rows(database, candidates, unknown)):
             return _Meant(meant[0], {"part": meant[1]}, failure)
         means_lines = any("line" in node.get("column_names", ()) for node in query.nodes)
         for name in (name for name in query.unread if list(columns.get(name, ())) == ["line"]):
-            if data := _read_data(query.unread[name], unknown and unknown[1]):
+            if data := _read_data(query.unread[name], unknown):
                 return _Meant(name, {"value": data, "is_of_text": True}, failure if means_lines else None)
         return failure
+
+
+def _read_unknown_name(message: str, tables: Collection[str]) -> str | None:
+    """The unknown column in an error of DuckDB, which takes the first names in `response.content.size` for a table."""
+    if (unknown := UNKNOWN_NAME.search(message)) is None:
+        return None
+    known = {table.casefold() for table in tables}
+    names = [name for name in unknown[1].split(".") if name.casefold() not in known]
+    return names[0] if names and unknown[0].startswith("Referenced table") else unknown[1]
 
 
 def _read_data(blob: Buffer, column: str | None) -> bytes | None:
