@@ -1831,6 +1831,17 @@ def test_deep_fields_of_the_rows_in_an_object_are_found(sql: str, found: object)
     assert '"t" has rows in "log/entries"' in message
 
 
+def test_the_error_of_a_wrong_type_is_that_of_the_rows_in_an_object() -> None:
+    items = "".join(f"<item><title>{n}</title><tag>a</tag>{'<tag>b</tag>' * (n % 2)}</item>\n" for n in range(4))
+    message = failure("SELECT title FROM t WHERE list_contains(tag, 'b')", t=f"<feed>{items}</feed>").message
+    assert "list_contains(JSON" in message
+    assert message.endswith("Tables: t(title VARCHAR, tag JSON).")
+    message = failure(
+        "SELECT title FROM t WHERE year(ts) = 2026", t={"page": 1, "rows": [{"title": "a", "ts": 1}] * 2}
+    ).message
+    assert message.endswith("Tables: t(title VARCHAR, ts BIGINT).")
+
+
 def test_the_rows_of_a_long_text_in_an_object_are_named() -> None:
     answer = {"status": 200, "url": "https://example.org", "body": "id;name\n" + "1;Ada\n" * 20}
     place = 'a text of 21 lines in its column "body": add the key to its path in `inputs`.'

@@ -23,6 +23,7 @@ from mcp_mirror.query.data_texts import MAX_STRING, read_data_text
 from mcp_mirror.query.rows import Part
 from mcp_mirror.query.sql_errors import (
     HIDDEN,
+    MISSING_FIELD,
     UNKNOWN_NAME,
     SqlFailure,
     describe_error,
@@ -62,8 +63,6 @@ _ARROW: Final = "SET lambda_syntax = 'ENABLE_SINGLE_ARROW'"
 _INLINE_BYTES: Final = 1 << 20
 """Bytes of a result above which it is written to a file."""
 _NO_PART: Final = "NoPart"
-_UNKNOWN: Final = ("BinderException", _NO_PART)
-"""Failures after which the rows within an object are not what a query means."""
 _FETCHED: Final = 2000
 """Rows that are fetched at once."""
 _VIEW: Final = f"{HIDDEN}row"
@@ -142,8 +141,13 @@ def run_sql(sql: str, tables: Sequence[TableSource], max_bytes: int, result_file
         table, change, failure = answer._replace(failure=failure or answer.failure)
         tables = [msgspec.structs.replace(one, **change) if one.name == table else one for one in tables]
         answer = _run(sql, tables, max_bytes, result_file)
-    is_unknown = isinstance(answer, SqlFailure) and answer.kind in _UNKNOWN
-    return failure if failure and is_unknown else answer
+    return failure if failure and isinstance(answer, SqlFailure) and _is_unknown(answer) else answer
+
+
+def _is_unknown(failure: SqlFailure) -> bool:
+    """Whether a query names what its tables do not have, so that it does not mean the rows within an object."""
+    is_name = UNKNOWN_NAME.search(failure.message) or MISSING_FIELD.search(failure.message)
+    return failure.kind == _NO_PART or (failure.kind == "BinderException" and is_name is not None)
 
 
 def _run(

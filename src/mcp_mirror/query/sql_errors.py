@@ -36,7 +36,7 @@ UNKNOWN_NAME: Final = lazy_pattern(
 )
 """The name in errors such as `Table "o" does not have a column named "x"`, or of `metric.mode` without a `metric`."""
 _UNKNOWN_TABLE: Final = "Referenced table"
-_MISSING_FIELD: Final = lazy_pattern(r"Cannot extract field '([^']+)'")
+MISSING_FIELD: Final = lazy_pattern(r"Cannot extract field '([^']+)'")
 """The key in the error of `note.gift` if the column has no objects."""
 _NO_JSON: Final = lazy_pattern(r"Malformed JSON at byte 0 of input")
 """The error of a text that is compared with JSON."""
@@ -101,7 +101,7 @@ def _explain_name(
     if not reason and unknown:
         explained = (_explain_rows(database, name, tables[name], is_text=name in texts) for name in tables)
         reason = next(filter(None, explained), "")
-    if not reason and (key := missing or _MISSING_FIELD.search(message)):
+    if not reason and (key := missing or MISSING_FIELD.search(message)):
         explained = (_explain_json(database, name, tables[name], key[1], is_text=name in texts) for name in tables)
         reason = next(filter(None, explained), "")
     reason = reason or next(filter(None, (_explain_cells(name, tables[name]) for name in tables)), "")
