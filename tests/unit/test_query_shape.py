@@ -241,6 +241,15 @@ def test_texts_whose_order_is_that_of_numbers_have_an_order(expression: str, fou
         ["9h 5m", "1 day", "1d 2h"],
         ["3:45", "12:10", "1:02:03"],
         ["9:05", "10:30", "10:30.5"],
+        ["2 hours ago", "10 days ago", "3 weeks ago"],
+        ["8 weeks", "2 months", "1 year"],
+        ["$850M", "$1.2B", "$2.3 trillion"],
+        ["\u20ac950k", "\u20ac1.2m", "\u20ac12M"],
+        ["0", "12 (5m ago)", "103 (2d ago)"],
+        ["1st", "2nd", "10th"],
+        ["9 of 10", "10 of 10", "~99.5"],
+        ["1.9.0", "1.10.0-rc1", "1.10.0"],
+        ["1.10", "9.0.1+ds", "2026.5.20.post1"],
     ],
 )
 @pytest.mark.parametrize("shuffle", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
@@ -278,7 +287,9 @@ def test_dates_with_names_of_months_and_amounts_have_their_order(texts: list[str
         ["4 Mar 2026 4 Mar", "3 Mar 2026 3 Mar"],
         ["4 Mar 12345", "3 Mar 12345"],
         ["x" * 90 + "4 Mar 2026", "4 Mar 2026"],
-        ["1.9.0", "1.10.0-rc1"],
+        ["1.9-rc1", "1.10"],
+        ["$9", "10 kg"],
+        ["(9)", "(10)"],
     ],
 )
 def test_other_texts_have_the_order_of_their_letters(texts: list[str]) -> None:

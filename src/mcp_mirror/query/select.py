@@ -110,9 +110,10 @@ class Select(msgspec.Struct, frozen=True):
     """A sentence that names what reads the rows of a text."""
 
     def __call__(self, blob: Buffer, _is_over: IsOver) -> bytes:
-        """Return the result as JSON text. A text with JSON, JSON lines, YAML, TOML or XML is queried as JSON.
+        """Return the result as JSON text.
 
-        Of an embedded resource with a text, the text is queried. If any other text has no result, the error says so.
+        A text with JSON, JSON lines, YAML or another format of `data_texts` is queried as JSON. Of an
+        embedded resource with a text, the text is queried. If any other text has no result, the error says so.
         """
         opened, text = open_text(blob)
         blob = opened[text.start : text.stop]

@@ -23,6 +23,7 @@ from mcp_mirror.query.data_texts import MAX_STRING, read_data_text
 from mcp_mirror.query.rows import Part
 from mcp_mirror.query.sql_errors import (
     HIDDEN,
+    MISSING_FIELD,
     UNKNOWN_NAME,
     SqlFailure,
     counts_rows,
@@ -63,8 +64,6 @@ _ARROW: Final = "SET lambda_syntax = 'ENABLE_SINGLE_ARROW'"
 _INLINE_BYTES: Final = 1 << 20
 """Bytes of a result above which it is written to a file."""
 _NO_PART: Final = "NoPart"
-_UNKNOWN: Final = ("BinderException", _NO_PART)
-"""Failures after which the rows within an object are not what a query means."""
 _FETCHED: Final = 2000
 """Rows that are fetched at once."""
 _VIEW: Final = f"{HIDDEN}row"
@@ -147,8 +146,13 @@ def run_sql(sql: str, tables: Sequence[TableSource], max_bytes: int, result_file
         table, change, failure = answer._replace(failure=failure or answer.failure)
         tables = [msgspec.structs.replace(one, **change) if one.name == table else one for one in tables]
         answer = _run(sql, tables, max_bytes, result_file)
-    is_unknown = isinstance(answer, SqlFailure) and answer.kind in _UNKNOWN
-    return failure if failure and is_unknown else answer
+    return failure if failure and isinstance(answer, SqlFailure) and _is_unknown(answer) else answer
+
+
+def _is_unknown(failure: SqlFailure) -> bool:
+    """Whether a query names what its tables do not have, so that it does not mean the rows within an object."""
+    is_name = UNKNOWN_NAME.search(failure.message) or MISSING_FIELD.search(failure.message)
+    return failure.kind == _NO_PART or (failure.kind == "BinderException" and is_name is not None)
 
 
 def _run(
@@ -299,15 +303,24 @@ def _select(database: "DuckDBPyConnection", query: _Query) -> FileSpan | bytes |
         return _fetch(database, query)
     except duckdb.BinderException as error:
         failure = describe_error(database, error, query.sql, query.texts)
-        unknown = UNKNOWN_NAME.search(str(error))
+        unknown = _read_unknown_name(str(error), columns)
         candidates = {name: columns[name] for name in columns if name in query.whole}
-        if unknown and (meant := find_rows(database, candidates, unknown[1])):
+        if unknown and (meant := find_rows(database, candidates, unknown)):
             return _Meant(meant[0], {"part": meant[1]}, failure)
         means_lines = any("line" in node.get("column_names", ()) for node in query.nodes)
         for name in query.list_lines(columns):
-            if data := _read_data(query.unread[name], unknown and unknown[1]):
+            if data := _read_data(query.unread[name], unknown):
                 return _Meant(name, {"value": data, "is_of_text": True}, failure if means_lines else None)
         return failure
+
+
+def _read_unknown_name(message: str, tables: Collection[str]) -> str | None:
+    """The unknown column in an error of DuckDB, which takes the first names in `response.content.size` for a table."""
+    if (unknown := UNKNOWN_NAME.search(message)) is None:
+        return None
+    known = {table.casefold() for table in tables}
+    names = [name for name in unknown[1].split(".") if name.casefold() not in known]
+    return names[0] if names and unknown[0].startswith("Referenced table") else unknown[1]
 
 
 def _read_data(blob: Buffer, column: str | None) -> bytes | None:
@@ -329,7 +342,7 @@ def _find_counted(
     if not counts_rows(query.nodes):
         return None
     objects = {name: columns[name] for name in columns if name in query.whole & query.objects}
-    counted = explain_count(database, query.nodes, objects)
+    counted = explain_count(database, query.nodes, objects, query.texts)
     if counted is None:
         return _find_rows_of_text(query, columns)
     table, message = counted

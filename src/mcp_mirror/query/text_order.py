@@ -37,6 +37,14 @@ _AMOUNT: Final = lazy_pattern(
     r"(?P<before>[^\w.,(\u2212-]*)(?P<number>[\u2212-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)(?P<after>[^\d.,-]*)",
     re.ASCII,
 )
+_MULTIPLES: Final[Mapping[str, float]] = {
+    "": 1,
+    "k": 1e3,
+    **dict.fromkeys(("m", "mn", "million"), 1e6),
+    **dict.fromkeys(("b", "bn", "billion"), 1e9),
+    **dict.fromkeys(("t", "tn", "trillion"), 1e12),
+}
+"""What follows an amount of money such as `$1.2B`."""
 _SLASHED: Final = "%d/%d/%Y"
 """What `_write_format` makes of the beginning of a date such as 12/31/2026; either number may be the month."""
 _SIZE: Final = lazy_pattern(
@@ -44,12 +52,15 @@ _SIZE: Final = lazy_pattern(
 )
 """A number of bytes, such as `1.2 GB`, `900K` or `512Mi`."""
 _TIME_UNIT: Final = (
-    "ms|msecs?|milliseconds?|[u\u00b5\u03bc]s|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?|w|weeks?"
+    "ms|msecs?|milliseconds?|[u\u00b5\u03bc]s|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?|w|weeks?|months?"
+    "|y|yrs?|years?"
 )
 DURATION: Final = rf"\d+(?:\.\d+)? ?(?:{_TIME_UNIT})(?: ?\d+(?:\.\d+)? ?(?:{_TIME_UNIT}))*"
 """A duration with units, such as `9 ms` or `1m30s`, in the syntax of RE2 and of Python."""
 CLOCK: Final = r"(?:\d{1,3}:)?\d{1,3}:[0-5]\d(?:\.\d+)?"
 """A time of the day or a duration, such as `9:05` or `1:02:03.5`."""
+LABELED: Final = r"[#~]?(?P<number>\d+(?:\.\d+)?)(?:\+|st|nd|rd|th| \([^()]*\)| of \d+)?"
+"""A number with a sign, an ordinal, or a number with another one or a remark behind it: `12 (5m ago)`."""
 _SECONDS: Final[Mapping[str, float]] = {
     "milli": 1e-3,
     "micro": 1e-6,
@@ -58,13 +69,21 @@ _SECONDS: Final[Mapping[str, float]] = {
     "h": 3600,
     "d": 86400,
     "w": 604800,
+    "month": 2_592_000,
+    "y": 31_557_600,
 }
-_DURATION: Final = lazy_pattern(DURATION, re.ASCII)
+_DURATION: Final = lazy_pattern(f"{DURATION}(?: ago)?", re.ASCII)
 _DURATION_PART: Final = lazy_pattern(
-    r"(?P<number>[\d.]+) ?(?:(?P<milli>ms|milli)|(?P<micro>[u\u00b5\u03bc])|(?P<unit>[smhdw]))", re.ASCII
+    r"(?P<number>[\d.]+) ?(?:(?P<milli>ms|milli)|(?P<micro>[u\u00b5\u03bc])|(?P<month>month)|(?P<unit>[smhdwy]))",
+    re.ASCII,
 )
+_LABELED: Final = lazy_pattern(LABELED, re.ASCII)
 _CLOCK: Final = lazy_pattern(CLOCK, re.ASCII)
-_VERSION: Final = lazy_pattern(r"v\d+(?:\.\d+)*|\d+(?:\.\d+){2,}", re.ASCII)
+_VERSION: Final = lazy_pattern(
+    r"(?P<numbers>v?\d+(?:\.\d+)*)(?:(?P<early>[-.]?(?:a|b|c|dev|m|pre|rc|snapshot)[\w.+-]*)|[-+.]?[a-z][\w.+-]*)?",
+    re.ASCII | re.IGNORECASE,
+)
+"""A version, of which an early one such as `1.0-rc1` is before `1.0`."""
 
 
 def find_date_format(text: str) -> str | None:
@@ -108,7 +127,7 @@ def read_order(texts: Sequence[object]) -> Sequence[float] | None:
     """
     readers = (
         *(_read_dates, _read_slashed_dates, _read_amounts, _read_durations, _read_clocks),
-        *(_read_sizes, _rank_versions),
+        *(_read_sizes, _read_labeled, _rank_versions),
     )
     return next(filter(None, (read(texts) for read in readers)), None)
 
@@ -199,16 +218,16 @@ def _read_sizes(texts: Sequence[object]) -> Sequence[float] | None:
 
 
 def _read_amounts(texts: Sequence[object]) -> Sequence[float] | None:
-    numbers: list[float] = []
-    units = set[tuple[str, str]]()
-    for text in texts:
-        amount = _AMOUNT.fullmatch(text) if isinstance(text, str) and len(text) <= MAX_ORDERED else None
-        if amount is None:
-            return None
-        units.add((amount["before"], amount["after"]))
-        numbers.append(float(amount["number"].replace(",", "").replace("\u2212", "-")))
-    are_plain = units == {("", "")} and not any("," in str(text) for text in texts)
-    return None if are_plain or len(units) > 1 else numbers
+    amounts = _match_all(_AMOUNT, texts)
+    numbers = [float(amount["number"].replace(",", "").replace("\u2212", "-")) for amount in amounts]
+    units = {(amount["before"], amount["after"]) for amount in amounts}
+    if len(units) == 1:
+        are_plain = units == {("", "")} and not any("," in str(text) for text in texts)
+        return None if are_plain else numbers
+    after = [amount["after"].strip().lower() for amount in amounts]
+    if len({before for before, _ in units} - {""}) != 1 or ("", "") in units or not {*after} <= _MULTIPLES.keys():
+        return None
+    return [number * _MULTIPLES[multiple] for number, multiple in zip(numbers, after, strict=True)]
 
 
 def _read_durations(texts: Sequence[object]) -> Sequence[float] | None:
@@ -226,11 +245,18 @@ def _read_clocks(texts: Sequence[object]) -> Sequence[float] | None:
     return [reduce(lambda first, part: 60 * first + float(part), clock[0].split(":"), 0.0) for clock in clocks] or None
 
 
+def _read_labeled(texts: Sequence[object]) -> Sequence[float] | None:
+    found = _match_all(_LABELED, texts)
+    has_label = any(label[0] != label["number"] for label in found)
+    return [float(label["number"]) for label in found] if has_label else None
+
+
 def _rank_versions(texts: Sequence[object]) -> Sequence[float] | None:
-    versions: list[tuple[int, ...]] = []
-    for text in texts:
-        if not isinstance(text, str) or len(text) > MAX_ORDERED or not _VERSION.fullmatch(text):
-            return None
-        versions.append(tuple(map(int, text.removeprefix("v").split("."))))
+    written = _match_all(_VERSION, texts)
+    if not any(version["numbers"].startswith("v") or version["numbers"].count(".") > 1 for version in written):
+        return None
+    versions = [
+        (tuple(map(int, version["numbers"].removeprefix("v").split("."))), not version["early"]) for version in written
+    ]
     ranks = {version: rank for rank, version in enumerate(sorted(set(versions)))}
     return [ranks[version] for version in versions]
