@@ -1803,3 +1803,21 @@ def test_the_error_of_an_array_with_one_item_of_rows_names_the_item() -> None:
     )
     for other in ([*listed, {"id": 3}], ["a", 1, None], json.dumps(listed)):
         assert "has rows" not in failure("SELECT id FROM t", t=other).message
+
+
+PAGES = [f"Page {page}\n" + "".join(f"{row} Customer {row % 7}\n" for row in range(30)) for page in range(5)]
+
+
+@pytest.mark.parametrize("value", [PAGES, [{"pages": 5, "rows": [{"id": 1}]}, *PAGES], ["Five pages:", 5, *PAGES]])
+def test_an_error_names_the_lines_of_the_texts_in_an_array(value: object) -> None:
+    message = failure("SELECT count(*) FROM t WHERE line LIKE '%Customer 3%'", t=value).message
+    lines = re.search(r'"t" has texts of several lines\. Their lines are (FROM \(.*\))\. Tables: ', message)
+    assert lines
+    corrected = f"SELECT count(*) AS n {lines[1]} WHERE line LIKE '%Customer 3%'"
+    assert rows(corrected, t=value) == [{"n": 20}]
+
+
+def test_an_array_of_short_texts_has_no_lines_in_its_error() -> None:
+    for value in (["a", "b"], [1, "a", {"b": "\n"}], [{"text": "a\nb"}]):
+        assert "several lines" not in failure("SELECT count(*) FROM t WHERE line = 'a'", t=value).message
+    assert "several lines" not in failure("SELECT count(*) FROM t WHERE page = 'a'", t=PAGES).message
