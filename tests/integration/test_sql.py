@@ -901,6 +901,20 @@ def test_columns_that_are_keywords_need_no_quotes(sql: str, found: object, value
     assert rows(sql, m=value)[0]["n"] == found
 
 
+@pytest.mark.parametrize(
+    ("name", "sql"),
+    [
+        ("table", "SELECT count(*) AS n FROM table WHERE end > 0"),
+        ("order", "SELECT count(order.end) AS n FROM order GROUP BY order.from ORDER BY order.from"),
+        ("group", "WITH a AS (SELECT g.from FROM group AS g) SELECT count(*) AS n FROM a"),
+    ],
+)
+def test_tables_that_are_keywords_need_no_quotes(name: str, sql: str) -> None:
+    assert rows(sql, **{name: MAILS}) == [{"n": 3}]
+    with pytest.raises(AssertionError, match="has a mistake: syntax error"):
+        rows(sql, mails=[{"id": 1}])
+
+
 def test_columns_of_csv_that_are_keywords_need_no_quotes() -> None:
     assert rows("SELECT max(at) AS n FROM m WHERE end <> 'z'", m="at,end\n7,x\n6,y\n") == [{"n": 7}]
 

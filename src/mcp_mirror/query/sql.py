@@ -33,7 +33,7 @@ from mcp_mirror.query.sql_errors import (
 )
 from mcp_mirror.query.sql_files import TableSource
 from mcp_mirror.query.sql_json_texts import explain_json_texts
-from mcp_mirror.query.sql_keywords import quote_columns, read_keywords, walk
+from mcp_mirror.query.sql_keywords import quote_names, read_keywords, walk
 from mcp_mirror.query.sql_rows import find_rows
 from mcp_mirror.query.sql_tables import MISSING, load_table
 from mcp_mirror.query.sql_text_order import explain_empty_cells, explain_text_order
@@ -165,7 +165,7 @@ def _run(
     unread = {table.name: blob for table, blob in zip(tables, blobs, strict=True) if not table.is_of_text}
     with open_database() as database:
         try:
-            sql, nodes = _check_query(database, sql, names, blobs)
+            sql, nodes = _check_query(database, sql, dict(zip(names, blobs, strict=True)))
             with ThreadPoolExecutor(_LOADS) as threads:  # DuckDB reads an array in one thread
                 loaded = list(threads.map(partial(_load, database), tables, blobs))
             lock_database(database)
@@ -205,16 +205,16 @@ def lock_database(database: "DuckDBPyConnection") -> None:
 
 
 def _check_query(
-    database: "DuckDBPyConnection", sql: str, tables: Sequence[str], values: Sequence[Buffer]
+    database: "DuckDBPyConnection", sql: str, tables: Mapping[str, Buffer]
 ) -> tuple[str, Sequence[Mapping[str, Any]]]:
     """Check that the query is one SELECT that reads only its tables, and return it with the objects of its syntax tree.
 
-    A query with columns that are keywords, such as `SELECT max(at) FROM t`, is returned with quotes around them.
+    A query with names that are keywords, such as `SELECT max(at) FROM t`, is returned with quotes around them.
     """
     parsed = _parse(database, sql)
     if parsed.get("error_type") == _SYNTAX_ERROR:
-        sql, parsed = quote_columns(sql, read_keywords(database), values, partial(_parse, database)) or (sql, parsed)
-    if problem := _find_problem(parsed, tables):
+        sql, parsed = quote_names(sql, read_keywords(database), tables, partial(_parse, database)) or (sql, parsed)
+    if problem := _find_problem(parsed, [*tables]):
         raise _FailedError(SqlFailure(problem, "Statement", is_mistake=True))
     return sql, list(walk(parsed))
 

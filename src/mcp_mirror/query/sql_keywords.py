@@ -1,4 +1,4 @@
-"""Reads a query that names columns which are keywords of SQL, such as `SELECT max(at) FROM t`, as it is meant."""
+"""Reads a query that names columns or tables which are keywords, such as `SELECT max(at) FROM t`, as it is meant."""
 
 import re
 from collections import Counter
@@ -16,33 +16,36 @@ if TYPE_CHECKING:
 _WORD: Final = lazy_pattern(
     r"""'(?:[^']|'')*+'?+|"(?:[^"]|"")*+"?+|--[^\n]*+|/\*(?:[^*]|\*(?!/))*+|(?<![\w.$])(?P<word>[^\W\d]\w*+)(?!\s*+\()"""
 )
-"""A word that may be a column, or a text, a quoted name or a comment. A name after a dot needs no quotes."""
+"""A word that may be a column or a table, or a text, a quoted name or a comment. A name after a dot needs no quotes."""
 _KEYWORDS: Final = "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category IN ('reserved', 'type_function')"
-"""The words that are not columns without quotes."""
+"""The words that name no column or table without quotes."""
 _HEAD: Final = 1 << 20
 """Bytes of a value in which the names of its columns are searched."""
 _MAX_WORDS: Final = 9
-"""Keywords in a query with the names of columns: the readings double with each of them."""
+"""Keywords in a query that may be names: the readings double with each of them."""
 
 Parsed = Mapping[str, Any]
 """A query as `json_serialize_sql` parses it."""
 
 
 def read_keywords(database: "DuckDBPyConnection") -> frozenset[str]:
-    """The keywords of SQL that need quotes as the name of a column, in lower case."""
+    """The keywords of SQL that need quotes as names, in lower case."""
     return frozenset(str(keyword) for (keyword,) in database.execute(_KEYWORDS).fetchall())
 
 
-def quote_columns(
-    sql: str, keywords: Collection[str], values: Sequence[Buffer], parse: Callable[[str], Parsed]
+def quote_names(
+    sql: str, keywords: Collection[str], tables: Mapping[str, Buffer], parse: Callable[[str], Parsed]
 ) -> tuple[str, Parsed] | None:
-    """Quote the columns that are keywords in a query that cannot be parsed, and return it with its syntax tree.
+    """Quote the names that are keywords in a query that cannot be parsed, and return it with its syntax tree.
 
-    None if no reading, or more than one, has the fewest quotes. `values` are the tables, which contain the names.
+    None if no reading, or more than one, has the fewest quotes. `tables` are the values by the names of their tables;
+    the values contain the names of columns.
     """
     found = [word for word in _WORD.finditer(sql) if (word["word"] or "").lower() in keywords]
-    named = {name for name in {word[0].lower() for word in found} if any(_contains(value, name) for value in values)}
-    words = [word for word in found if word[0].lower() in named]
+    known, values = {table.lower() for table in tables}, tables.values()
+    names = {word[0].lower() for word in found}
+    known |= {name for name in names - known if any(_contains(value, name) for value in values)}
+    words = [word for word in found if word[0].lower() in known]
     for size in range(1, len(words) + 1) if len(words) <= _MAX_WORDS else ():
         readings = [*_read(sql, size, words, parse)]
         if readings:
@@ -57,7 +60,7 @@ def _contains(value: Buffer, name: str) -> bool:
 def _read(
     sql: str, size: int, words: Sequence[re.Match[str]], parse: Callable[[str], Parsed]
 ) -> Iterator[tuple[str, Parsed]]:
-    """Yield the queries with quotes around `size` words that are columns then, and their syntax trees."""
+    """Yield the queries with quotes around `size` words that are columns or tables then, and their syntax trees."""
     for chosen in combinations(words, size):
         quoted, end = "", 0
         for word in chosen:
@@ -67,10 +70,15 @@ def _read(
         parsed = parse(quoted)
         if parsed.get("error"):
             continue
-        columns = Counter(str(node["column_names"][0]).lower() for node in walk(parsed) if node.get("column_names"))
-        needed = Counter(word[0].lower() for word in chosen)
-        if needed <= columns:  # otherwise a keyword became another name, such as that of a table
+        names = Counter(name.lower() for node in walk(parsed) if (name := _read_name(node)))
+        if Counter(word[0].lower() for word in chosen) <= names:  # otherwise a keyword became an alias
             yield quoted, parsed
+
+
+def _read_name(node: Parsed) -> str:
+    """The first part of the name of a column, or the name of a table; empty for any other part of a syntax tree."""
+    columns = node.get("column_names")
+    return str(columns[0] if columns else node.get("table_name") or "")
 
 
 def walk(parsed: object) -> Iterator[dict[str, Any]]:
