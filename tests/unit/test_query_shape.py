@@ -673,7 +673,7 @@ def test_an_integer_of_any_length_keeps_its_digits() -> None:
         (
             b'[{"a": null}, {"b": 1}]',
             "[?starts_with(a, 'x')]",
-            r'not null\. Select the items that have a value',
+            r"not null\. Select the items that have a value",
         ),
         (b'[{"a": "x"}, {"a": null}]', "[?length(a) > `3`]", "Select the items that have a value first"),
         (b'[{"a": 1}, {"a": "x"}]', "max_by(@, &a)", "compares values of different types"),
@@ -848,6 +848,16 @@ def test_a_query_reads_json_in_texts(value: object, expression: str, found: byte
 def test_a_query_that_cannot_be_answered_says_why(value: object, expression: str, message: str) -> None:
     with pytest.raises(ToolError, match=message):
         Select(expression, 100, "Read it.", "Use SQL.")(json.dumps(value).encode(), never)
+
+
+@pytest.mark.parametrize("expression", ["group_by(@, &a)", "[].a | unique(@)", "count(@)", "@.groupBy(a)", "sum_by(a)"])
+def test_a_function_that_groups_is_refused_with_what_groups(expression: str) -> None:
+    with pytest.raises(ToolError, match=r"`expression` does not work: .* Use SQL\.$"):
+        Select(expression, 100, "", "", "Use SQL.")(b'[{"a": 1}]', never)
+    with pytest.raises(ToolError, match=r"`expression` does not work: (?:(?!SQL).)*$"):
+        Select(expression, 100, "", "")(b'[{"a": 1}]', never)
+    with pytest.raises(ToolError, match=r"`expression` does not work: (?:(?!SQL).)*$"):
+        Select("nope(@)", 100, "", "", "Use SQL.")(b'[{"a": 1}]', never)
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,8 @@ _FOREIGN: Final[Mapping[str, str]] = {
     "select(": "JMESPath has no select(): write [?KEY == 'text'] to filter.",  # of jq
 }
 """Parts of expressions in other languages, with advice."""
+_GROUPING: Final = lazy_pattern(r"(?i:\b(?:(?:group_?|unique_|count_|sum_)by|unique|distinct|count)\s*+\()")
+"""Functions of other languages that group rows or count them by their values. JMESPath has none."""
 _MAX_QUOTED: Final = 80
 """Characters of a value that an error quotes."""
 _CORRECT: Final = "Correct it, see jmespath.org."
@@ -120,6 +122,8 @@ class Select(msgspec.Struct, frozen=True):
     """A sentence that names what reads a text."""
     table_advice: str
     """A sentence that names what reads the rows of a text."""
+    group_advice: str = ""
+    """A sentence that names what groups and counts rows by their values; empty without it."""
 
     def __call__(self, blob: Buffer, _is_over: IsOver) -> bytes:
         """Return the result as JSON text. A text with JSON, JSON lines, YAML, TOML or XML is queried as JSON.
@@ -137,7 +141,8 @@ class Select(msgspec.Struct, frozen=True):
         try:
             found = select(blob if inner is None else inner, self.expression)
         except ToolError as error:
-            raise ToolError(f"{error} {reason}" if reason else str(error)) from None
+            advice = reason or (self.group_advice if _GROUPING.search(self.expression) else "")
+            raise ToolError(f"{error} {advice}" if advice else str(error)) from None
         if found == b"null" and reason:
             raise ToolError(f"null: the expression finds nothing. {reason}")
         if len(found) > self.max_bytes:
