@@ -876,6 +876,75 @@ def test_queries_return_rows_as_objects(sql: str, found: list[dict[str, Any]]) -
     assert rows(sql, o=[{"id": 1, "n": {"x": [1, 2], "y": {"z": "q"}}, "day": "2026-01-02"}]) == found
 
 
+MAILS = [
+    {"from": "ada", "to": ["bob"], "at": f"2026-01-0{day}", "end": day, "order": {"desc": day}, "left": f"{day}.50"}
+    for day in (1, 2, 3)
+]
+
+
+@pytest.mark.parametrize(
+    ("sql", "found"),
+    [
+        ("SELECT max(at) AS n FROM m", "2026-01-03"),
+        ("SELECT from AS n, count(*) FROM m GROUP BY from ORDER BY 2 DESC LIMIT 1", "ada"),
+        ("SELECT m.from AS n, max(end) FROM m WHERE from = 'ada' AND at > '2026-01-01' GROUP BY 1", "ada"),
+        ("SELECT end AS n FROM m ORDER BY end DESC", 3),
+        ("SELECT order.desc AS n FROM m ORDER BY order.desc DESC", 3),
+        ("SELECT count(*) AS n /* from */ FROM m -- end\nWHERE to[1] = 'bob' AND 'from' <> \"from\"", 3),
+        ("SELECT CASE WHEN end > 2 THEN left ELSE 'x' END AS n FROM m ORDER BY end DESC", "3.50"),
+        ("SELECT extract(day FROM max(at)::DATE) AS n, max(end) FROM m", 3),
+        ("SELECT left(from, 2) AS n FROM m", "ad"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("value", [MAILS, {"count": 3, "mails": MAILS}], ids=["rows", "object"])
+def test_columns_that_are_keywords_need_no_quotes(sql: str, found: object, value: object) -> None:
+    assert rows(sql, m=value)[0]["n"] == found
+
+
+@pytest.mark.parametrize(
+    ("name", "sql"),
+    [
+        ("table", "SELECT count(*) AS n FROM table WHERE end > 0"),
+        ("order", "SELECT count(order.end) AS n FROM order GROUP BY order.from ORDER BY order.from"),
+        ("group", "WITH a AS (SELECT g.from FROM group AS g) SELECT count(*) AS n FROM a"),
+    ],
+)
+def test_tables_that_are_keywords_need_no_quotes(name: str, sql: str) -> None:
+    assert rows(sql, **{name: MAILS}) == [{"n": 3}]
+    with pytest.raises(AssertionError, match="has a mistake: syntax error"):
+        rows(sql, mails=[{"id": 1}])
+
+
+def test_columns_of_csv_that_are_keywords_need_no_quotes() -> None:
+    assert rows("SELECT max(at) AS n FROM m WHERE end <> 'z'", m="at,end\n7,x\n6,y\n") == [{"n": 7}]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT id FROM m WHERE",
+        "SELECT id FROM m ORDER",
+        "SELECT count(*) end FROM m",
+        "SELECT max(end FROM m",
+        "SELECT id FROM m WHERE end end",
+        f"SELECT {', '.join(['from'] * 30)} FROM m",  # noqa: S608  # a constant
+    ],
+)
+def test_other_mistakes_in_a_query_stay_mistakes(sql: str) -> None:
+    found = failure(sql, m=[{"id": 1, "end": 2, "from": "ada", "where": 3, "order": 4}])
+    assert found.is_mistake
+    assert found.message.startswith("`sql` has a mistake: syntax error")
+
+
+def test_an_error_quotes_columns_that_are_keywords() -> None:
+    found = failure("SELECT max(left) FROM m", m=[{"left": text} for text in ("9.50", "10.50")])
+    assert 'TRY_CAST("left" AS DOUBLE)' in found.message
+    conversion = re.search(r"TRY_CAST\([^)]*\)", found.message)
+    assert conversion
+    corrected = f"SELECT max({conversion[0]}) AS n FROM m"  # noqa: S608  # of the error
+    assert rows(corrected, m=[{"left": "9.50"}, {"left": "10.50"}]) == [{"n": 10.5}]
+
+
 @pytest.mark.parametrize(
     ("sql", "expected"),
     [
@@ -1887,3 +1956,21 @@ def test_the_error_of_an_array_with_one_item_of_rows_names_the_item() -> None:
     )
     for other in ([*listed, {"id": 3}], ["a", 1, None], json.dumps(listed)):
         assert "has rows" not in failure("SELECT id FROM t", t=other).message
+
+
+PAGES = [f"Page {page}\n" + "".join(f"{row} Customer {row % 7}\n" for row in range(30)) for page in range(5)]
+
+
+@pytest.mark.parametrize("value", [PAGES, [{"pages": 5, "rows": [{"id": 1}]}, *PAGES], ["Five pages:", 5, *PAGES]])
+def test_an_error_names_the_lines_of_the_texts_in_an_array(value: object) -> None:
+    message = failure("SELECT count(*) FROM t WHERE line LIKE '%Customer 3%'", t=value).message
+    lines = re.search(r'"t" has texts of several lines\. Their lines are (FROM \(.*\))\. Tables: ', message)
+    assert lines
+    corrected = f"SELECT count(*) AS n {lines[1]} WHERE line LIKE '%Customer 3%'"
+    assert rows(corrected, t=value) == [{"n": 20}]
+
+
+def test_an_array_of_short_texts_has_no_lines_in_its_error() -> None:
+    for value in (["a", "b"], [1, "a", {"b": "\n"}], [{"text": "a\nb"}]):
+        assert "several lines" not in failure("SELECT count(*) FROM t WHERE line = 'a'", t=value).message
+    assert "several lines" not in failure("SELECT count(*) FROM t WHERE page = 'a'", t=PAGES).message

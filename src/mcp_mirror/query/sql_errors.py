@@ -98,6 +98,9 @@ def _explain_name(
     reason = ""
     if missing:
         reason = _explain_missing(missing[1], tables, sql) or _explain_field(database, missing[1], tables)
+        if not reason and missing[1].casefold() == "line":
+            explained = (_explain_texts(database, name, tables[name]) for name in tables if name not in texts)
+            reason = next(filter(None, explained), "")
     if not reason and unknown:
         explained = (_explain_rows(database, name, tables[name], is_text=name in texts) for name in tables)
         reason = next(filter(None, explained), "")
@@ -277,6 +280,20 @@ def _explain_cells(table: str, columns: Mapping[str, str]) -> str:
     if list(columns) == ["json"] and columns["json"].endswith("[]"):
         return f"Each row of {quote_shown(table)} is an array: {_CELLS}"
     return ""
+
+
+def _explain_texts(database: "DuckDBPyConnection", table: str, columns: Mapping[str, str]) -> str:
+    """Name the lines of texts such as the pages of a document; empty without texts of several lines in an array."""
+    if columns not in ({"json": "JSON"}, {"json": "VARCHAR"}):
+        return ""
+    text, source = "json", quote_name(table)
+    if columns["json"] == "JSON":
+        text, source = "json->>'$'", f"{source} WHERE json_type(json) = 'VARCHAR'"
+    items = f"(SELECT {text} AS text FROM {source})"  # noqa: S608  # a quoted name
+    if not database.execute(f"SELECT 1 FROM {items} WHERE contains(text, chr(10)) LIMIT 1").fetchall():  # noqa: S608
+        return ""
+    lines = f"FROM (SELECT unnest(string_split({text}, chr(10))) AS line FROM {source})"  # noqa: S608  # a quoted name
+    return f"{quote_shown(table)} has texts of several lines. Their lines are {lines}."
 
 
 def _explain_mixed_items(database: "DuckDBPyConnection", table: str, columns: Mapping[str, str]) -> str:

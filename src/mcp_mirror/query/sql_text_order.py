@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mcp_mirror.core.amounts import shorten
 from mcp_mirror.query.sql_files import quote_name, quote_text
+from mcp_mirror.query.sql_keywords import read_keywords
 from mcp_mirror.query.text_order import CLOCK, DURATION, LABELED, MAX_ORDERED, find_date_format
 from mcp_mirror.security.sanitize import sanitize
 from mcp_mirror.system.patterns import lazy_pattern
@@ -474,8 +475,7 @@ def _find_version(texts: Sequence[str]) -> _Form | None:
 
 def _write_name(database: "DuckDBPyConnection", operand: _Operand) -> str:
     """The name of an operand in SQL."""
-    select = "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category = 'reserved'"
-    keywords = {str(keyword) for (keyword,) in database.execute(select).fetchall()}
+    keywords = read_keywords(database)
     names = (
         name if re.fullmatch(r"(?!\d)\w+", name) and name.lower() not in keywords else quote_name(name)
         for name in operand.names
