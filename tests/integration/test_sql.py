@@ -743,6 +743,18 @@ def test_rows_by_key_with_thousands_of_fields_have_their_columns() -> None:
     assert '"color" not found' in failure("SELECT color FROM t", t={"version": 3, "sets": sets}).message
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "id,x,y\n1,-,a\n2,1.5,-\n3,\u2013,b\n4,n/a,c\n5,12,d\n",
+        "| id | x | y |\n|--|--|--|\n| 1 | - | - |\n| 2 | 12 | b |\n",
+    ],
+)
+def test_hyphens_among_numbers_are_missing_numbers(text: str) -> None:
+    assert rows("SELECT max(x) AS top, max(y) > '' AS is_text FROM t", t=text) == [{"top": 12, "is_text": True}]
+    assert rows("SELECT count(*) AS n FROM t WHERE y = '-' AND (x IS NULL OR x > 1)", t=text) == [{"n": 1}]
+
+
 def test_a_missing_column_that_objects_have_is_named_with_their_column() -> None:
     quakes = [{"id": at, "properties": {"Mag": at}} for at in range(4)]
     message = failure("SELECT max(mag) FROM t", t=quakes).message
@@ -1739,6 +1751,7 @@ def test_parts_of_lines_with_numbers_are_not_compared_as_texts(sql: str) -> None
         (r"SELECT max(regexp_extract(line, 'in (\d+) ms', 1)::INT) AS v FROM t", 120),
         (r"SELECT max(nullif(regexp_extract(line, '^(\d\d:\d\d)', 1), '')) AS v FROM t", "10:02"),
         (r"SELECT max(regexp_extract(line, 'item (\d)', 1)) AS v FROM t", "2"),
+        ("SELECT max(nullif(regexp_extract(line, 'none of (\\d+)', 1), '')) AS v FROM t", None),
         ("SELECT max(concat(split_part(line, ' ', 6))) AS v FROM t", "9"),
         ("SELECT max(split_part(line, ' ', length('ab'))) AS v FROM t", "saved"),
         ("SELECT max(string_split(line, ' '))[2] AS v FROM t", "saved"),

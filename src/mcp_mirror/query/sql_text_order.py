@@ -303,7 +303,7 @@ def _read_texts(database: "DuckDBPyConnection", table: str, texts: str, missing:
 
 def _select(what: str, table: str, texts: str, missing: Sequence[str]) -> str:
     """A query of texts, with `{0}` for the text."""
-    listed = ", ".join(map(quote_text, ("", "-", *missing)))
+    listed = ", ".join(map(quote_text, ("", *missing)))
     return f"SELECT {what.format(f'trim({texts})')} FROM {quote_name(table)} WHERE trim({texts}) NOT IN ({listed})"  # noqa: S608  # quoted names
 
 
@@ -321,7 +321,7 @@ def _find_form(database: "DuckDBPyConnection", table: str, texts: str, missing: 
         _find_named_date,
         _find_version,
     )
-    form = next(filter(None, (find(read) for find in finders)), None)
+    form = next(filter(None, (find(read) for find in finders)), None) if read else None
     if form is None:
         return None
     found = database.execute(_select(form.test, table, texts, missing)).fetchone()
