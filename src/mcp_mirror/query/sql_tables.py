@@ -69,8 +69,10 @@ _PREFIXED: Final = lazy_pattern(rb"0[xXbB]")
 """The prefix of hexadecimal and binary integers."""
 _PREFIX_LETTERS: Final = (b"x", b"X", b"b", b"B")
 """Its letters: a search for one is twenty times as fast."""
-MISSING: Final = ("#N/A", "#NA", "<NA>", "N/A", "NA", "NULL", "NaN", "None", r"\N", "n/a", "nan", "null")
-"""Texts for missing numbers, as R, pandas, Excel and databases write them into CSV."""
+MISSING: Final = (
+    *("-", "\u2013", "\u2014", "#N/A", "#NA", "<NA>", "N/A", "NA", "NULL", "NaN", "None", r"\N", "n/a", "nan", "null"),
+)
+"""Texts for missing numbers, as R, pandas, Excel, databases and pages write them into tables."""
 _NUMBER: Final = r"\s*[+-]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*"
 """Numbers that DuckDB does not take for texts, so without leading zeros."""
 _INTEGER: Final = r"\s*[+-]?\d+\s*"

@@ -52,12 +52,13 @@ _MAX_SHOWN: Final = 40
 """Characters of a text that an error quotes."""
 
 _CURRENCY: Final = "[$€£¥₹₩₽]|EUR|USD|GBP|CHF|JPY|CNY"
-_BEFORE: Final = rf"[-+]?(?:(?:{_CURRENCY})[ \x{{a0}}]?)?[-+]?"
+_SIGN: Final = r"[-+\x{2212}]?"
+_BEFORE: Final = rf"{_SIGN}(?:(?:{_CURRENCY})[ \x{{a0}}]?)?{_SIGN}"
 _AFTER: Final = rf"(?:[ \x{{a0}}\x{{202f}}]?(?:{_CURRENCY}|[%円元]|kr))?"
-_SPACES: Final = r" '\x{a0}\x{202f}"
+_SPACES: Final = r" '\x{2019}\x{a0}\x{2009}\x{202f}"
 """Characters that group digits in numbers with a decimal point and with a decimal comma."""
-_POINT: Final = rf"{_BEFORE}(?:\d{{1,3}}(?:[,{_SPACES}]\d{{3}})+|\d+)(?:\.\d+)?"
-"""A number with a decimal point; commas or spaces may group its digits. `_AFTER`, or a unit, follows."""
+_POINT: Final = rf"{_BEFORE}(?:\d{{1,3}}(?:[,{_SPACES}]\d{{3}})+|\d{{1,2}}(?:,\d\d)+,\d{{3}}|\d+)(?:\.\d+)?"
+"""A number with a decimal point; commas, also as in India, or spaces may group digits. `_AFTER` or a unit follows."""
 _COMMA: Final = rf"{_BEFORE}(?:\d{{1,3}}(?:[.{_SPACES}]\d{{3}})+|\d+)(?:,\d+)?"
 """A number with a decimal comma; points or spaces may group its digits. `_AFTER`, or a unit, follows."""
 _UNIT: Final = lazy_pattern(r"(?<=[\d \u00a0\u202f])[A-Za-zµμ°Ω²³][A-Za-zµμ°Ω²³/]{0,11}\Z")
@@ -303,7 +304,7 @@ def _read_texts(database: "DuckDBPyConnection", table: str, texts: str, missing:
 
 def _select(what: str, table: str, texts: str, missing: Sequence[str]) -> str:
     """A query of texts, with `{0}` for the text."""
-    listed = ", ".join(map(quote_text, ("", "-", *missing)))
+    listed = ", ".join(map(quote_text, ("", *missing)))
     return f"SELECT {what.format(f'trim({texts})')} FROM {quote_name(table)} WHERE trim({texts}) NOT IN ({listed})"  # noqa: S608  # quoted names
 
 
@@ -321,7 +322,7 @@ def _find_form(database: "DuckDBPyConnection", table: str, texts: str, missing: 
         _find_named_date,
         _find_version,
     )
-    form = next(filter(None, (find(read) for find in finders)), None)
+    form = next(filter(None, (find(read) for find in finders)), None) if read else None
     if form is None:
         return None
     found = database.execute(_select(form.test, table, texts, missing)).fetchone()
@@ -334,7 +335,7 @@ def _test_pattern(pattern: str) -> str:
 
 
 def _match_all(pattern: str, texts: Sequence[str]) -> bool:
-    translated = re.compile(pattern.replace(r"\x{a0}", "\u00a0").replace(r"\x{202f}", "\u202f"), re.ASCII)
+    translated = re.compile(re.sub(r"\\x\{(\w+)\}", lambda code: chr(int(code[1], 16)), pattern), re.ASCII)
     return bool(texts) and all(translated.fullmatch(text) for text in texts)
 
 
@@ -342,8 +343,9 @@ def _find_number(texts: Sequence[str]) -> _Form | None:
     """The form of numbers that are not compared right as texts; None for other texts, and for codes such as `007`."""
     if any(re.search(r"(?<![\d., '\u00a0\u202f])0\d", text) for text in texts):
         return None
-    point = "TRY_CAST(regexp_replace({0}, '[^0-9.-]', '', 'g') AS DOUBLE)"
-    comma = "TRY_CAST(replace(regexp_replace({0}, '[^0-9,-]', '', 'g'), ',', '.') AS DOUBLE)"
+    text = "replace({0}, '\u2212', '-')" if any("\u2212" in text for text in texts) else "{0}"
+    point = f"TRY_CAST(regexp_replace({text}, '[^0-9.-]', '', 'g') AS DOUBLE)"
+    comma = f"TRY_CAST(replace(regexp_replace({text}, '[^0-9,-]', '', 'g'), ',', '.') AS DOUBLE)"
     has_comma = any("," in text for text in texts)
     units = {found[0] if (found := _UNIT.search(text)) else "" for text in texts}
     unit = "".join(units) if len(units) == 1 else ""
@@ -351,16 +353,15 @@ def _find_number(texts: Sequence[str]) -> _Form | None:
     with_point, with_comma = _POINT + after, _COMMA + after
     if _match_all(with_point, texts):
         widths = {len(re.sub(r"\.\d+|\D", "", text)) for text in texts}
-        is_uneven = has_comma or any("-" in text or (unit and "." in text) for text in texts)
+        is_uneven = has_comma or any("-" in text or "\u2212" in text or (unit and "." in text) for text in texts)
         if len(widths) == 1 and not is_uneven:
             return None  # such as postal codes: the order of the texts is that of the numbers
         if _match_all(_PLAIN, texts):
             return _Form("numbers", _test_pattern(_PLAIN), ("TRY_CAST({0} AS DOUBLE)",), is_castable=True)
         may_be_comma = has_comma and _match_all(with_comma, texts)
         return _Form("numbers", _test_pattern(with_point), (point, comma) if may_be_comma else (point,))
-    return (
-        _Form("numbers", _test_pattern(with_comma), (comma,)) if has_comma and _match_all(with_comma, texts) else None
-    )
+    is_comma = has_comma or any(text.count(".") > 1 for text in texts)  # 1.234.567
+    return _Form("numbers", _test_pattern(with_comma), (comma,)) if is_comma and _match_all(with_comma, texts) else None
 
 
 def _find_size(texts: Sequence[str]) -> _Form | None:
@@ -457,6 +458,8 @@ def _find_named_date(texts: Sequence[str]) -> _Form | None:
     converted = ", ".join(f"try_strptime({{0}}, '{form}')" for form in written)  # a list of formats mixes their zones
     conversion = f"coalesce({converted})" if len(written) > 1 else converted
     day = "{0}" if "%p" in converted else r"regexp_replace({0}, '\d\d:\d\d(:\d\d)?', '')"
+    if "%Y" not in converted and all(form.startswith("%b") for form in written):  # letters order days of one month
+        day = r"concat(regexp_extract({0}, '^[^\d ]*'), length({0}))"
     return _Form("dates", f"bool_and({conversion} IS NOT NULL) AND count(DISTINCT {day}) > 1", (conversion,))
 
 
@@ -464,8 +467,7 @@ def _find_version(texts: Sequence[str]) -> _Form | None:
     """The form of versions, some of which have more digits than others, and three numbers; None for other texts."""
     numbers = [text.removeprefix("v").partition("-")[0].split(".") for text in texts]
     lengths = {len(parts) for parts in numbers}
-    is_grouped = all(len(part) == len("000") for parts in numbers for part in parts[1:])  # 1.234.567
-    if is_grouped or max(lengths) < 3 or lengths == {4} or not _match_all(_VERSION, texts):  # noqa: PLR2004  # addresses have 4
+    if max(lengths) < 3 or lengths == {4} or not _match_all(_VERSION, texts):  # noqa: PLR2004  # addresses have 4
         return None
     if len({tuple(map(len, parts)) for parts in numbers}) == 1:
         return None
