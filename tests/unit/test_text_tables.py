@@ -100,3 +100,10 @@ def test_a_text_with_very_many_tables_is_read_in_time() -> None:
     started = time.perf_counter()
     assert list_headers(text) == []
     assert time.perf_counter() - started < 10 * slowness()
+
+
+@pytest.mark.parametrize("line", [f"{' ' * 200_000}x |", f"|{' ' * 200_000}x |", f"{' ' * 200_000}- x |"])
+def test_a_long_line_of_spaces_is_read_in_time(line: str) -> None:
+    started = time.perf_counter()
+    assert find_main_table_text(f"Title\n{line}\n") is None
+    assert time.perf_counter() - started < 5 * slowness()

@@ -13,7 +13,7 @@ _MAX_CHARACTERS: Final = 1 << 24
 """Characters of a text."""
 _MAX_CELLS: Final = 1 << 22
 """Cells of a table whose rows are all as long as the longest one."""
-_RULE: Final = lazy_pattern(r"(?=[^|]*\|)[ \t]*\|?[ \t]*:?-[-:| \t]*")
+_RULE: Final = lazy_pattern(r"(?=[^|]*+\|)[ \t]*+(?:\|[ \t]*+)?+:?-[-:| \t]*+")
 """The line below the names of columns in Markdown. Lines need not begin with a bar."""
 _BAR: Final = lazy_pattern(r"(?<!\\)\|")
 _TABLE: Final = lazy_pattern(r"<(/?)table\b[^<>]*>", re.IGNORECASE)
