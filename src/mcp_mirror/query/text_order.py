@@ -33,10 +33,19 @@ _PART: Final = lazy_pattern(
 _ZONED: Final = lazy_pattern(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d(?::?\d\d)?)", re.ASCII)
 """A time with its zone."""
 _LITERAL: Final = lazy_pattern(r"(?:%[ABHIMSYabdmpz]|[A-Za-z ,./:()-])+")
-_AMOUNT: Final = lazy_pattern(
-    r"(?P<before>[^\w.,(\u2212-]*)(?P<number>[\u2212-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)(?P<after>[^\d.,-]*)",
-    re.ASCII,
+_SPACES: Final = " '\u00a0\u202f"
+"""Characters that group digits, whatever the decimal mark is."""
+_AMOUNT: Final = (
+    r"(?P<sign>[+\u2212-]?)(?P<before>[^\w.,(+\u2212-]*)(?P<inner>[+\u2212-]?)"
+    r"(?P<number>(?:\d{{1,3}}(?:[{0}]\d{{3}})+|\d+)(?:{1}\d+)?)(?P<after>[^\d.,-]*)"
 )
+_AMOUNTS: Final = tuple(
+    (lazy_pattern(_AMOUNT.format(group + _SPACES, f"[{mark}]"), re.ASCII), str.maketrans(mark, ".", group + _SPACES))
+    for group, mark in ((",", "."), (".", ","))
+)
+"""Amounts with a decimal point and with a decimal comma, each with the translation to digits and a point."""
+_PLAIN: Final = lazy_pattern(r"-?[\d.]+", re.ASCII)
+"""A number without marks that a JSON number does not have."""
 _SLASHED: Final = "%d/%d/%Y"
 """What `_write_format` makes of the beginning of a date such as 12/31/2026; either number may be the month."""
 _SIZE: Final = lazy_pattern(
@@ -199,16 +208,18 @@ def _read_sizes(texts: Sequence[object]) -> Sequence[float] | None:
 
 
 def _read_amounts(texts: Sequence[object]) -> Sequence[float] | None:
-    numbers: list[float] = []
-    units = set[tuple[str, str]]()
-    for text in texts:
-        amount = _AMOUNT.fullmatch(text) if isinstance(text, str) and len(text) <= MAX_ORDERED else None
-        if amount is None:
-            return None
-        units.add((amount["before"], amount["after"]))
-        numbers.append(float(amount["number"].replace(",", "").replace("\u2212", "-")))
-    are_plain = units == {("", "")} and not any("," in str(text) for text in texts)
-    return None if are_plain or len(units) > 1 else numbers
+    for pattern, to_digits in _AMOUNTS:
+        if amounts := _match_all(pattern, texts):
+            units = {(amount["before"], amount["after"]) for amount in amounts}
+            are_signed_twice = any(amount["sign"] and amount["inner"] for amount in amounts)
+            if len(units) > 1 or are_signed_twice or _match_all(_PLAIN, texts):
+                return None
+            return [_read_sign(amount) * float(amount["number"].translate(to_digits)) for amount in amounts]
+    return None
+
+
+def _read_sign(amount: re.Match[str]) -> int:
+    return 1 if (amount["sign"] or amount["inner"]) in ("", "+") else -1
 
 
 def _read_durations(texts: Sequence[object]) -> Sequence[float] | None:
