@@ -3,6 +3,8 @@
 import copy
 import json
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -277,6 +279,13 @@ def test_the_error_of_a_repeated_text_names_its_first_two_lines() -> None:
         replaced(json.dumps(text).encode(), "X", "Y")
     with pytest.raises(ToolError, match=r'^"X" occurs more than once\. Use a longer'):
         replaced(b'["X", "X"]', "X", "Y")
+
+
+@pytest.mark.parametrize("dump", [json.dumps, partial(json.dumps, ensure_ascii=False)])
+def test_a_very_long_text_is_replaced(dump: Callable[[str], str]) -> None:
+    text, stop = "".join(f"line {number} \u00e9\n" for number in range(200_000)), 1_500_000
+    found = json.loads(replaced(dump(text).encode(), text[50_000:stop], "new"))
+    assert found == f"{text[:50_000]}new{text[stop:]}"
 
 
 def test_a_repeated_text_is_replaced_only_with_all() -> None:
