@@ -133,7 +133,7 @@ async def test_a_value_that_could_not_be_stored_leaves_the_memory(absent_redis: 
         blob = Value(MIB)
         kept = weakref.ref(blob)
         with suppress(StoreError):
-            await store.put("me", descriptor("t-1", MIB), (blob,))
+            await store.put("me", descriptor("t-1", MIB), (memoryview(blob),))
         del blob
         await until(lambda: kept() is None, within=1)  # before the store's own work finds the next outage
 
