@@ -318,7 +318,7 @@ PURE  := errors types callers paths library/tool_formats $(addprefix observabili
            similar_names tool_index value_sizes) \
          $(addprefix core/schemas/,__init__ accepted_types argument_faults fault_search listed_members references repair tool_inspection \
            twin_schemas validation validation_cost) \
-         $(addprefix core/texts/,__init__ edges embedded_json formats number_tables outlines pipe_tables python_literals) \
+         $(addprefix core/texts/,__init__ edges embedded_json formats line_patterns number_tables outlines pipe_tables python_literals) \
          $(addprefix core/results/,__init__ capture captured content_comparison drafts main_parts media notice notice_keys \
            outlines parsed_result preview processing repeated_texts) \
          $(addprefix tokens/,__init__ lexicon costs estimate messages) \

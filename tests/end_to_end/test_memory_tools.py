@@ -524,6 +524,14 @@ async def test_an_expression_on_rows_in_a_text_is_refused_with_what_reads_them(c
         assert await client.text("memory_query", rows) == f'[{{"n":{2000 if len(TABLES[form]) > 9999 else 20}}}]'
 
 
+async def test_a_function_that_groups_is_refused_with_a_query_in_sql(client: Lines) -> None:
+    path = await store(client, {"rows": [{"city": "Bonn"}, {"city": "Ulm"}] * 3})
+    query = {"memory_path": f"{path}/rows", "expression": "group_by(@, &city)"}
+    answer = await refused(client, "memory_query", query)
+    assert "Unknown function: group_by()." in answer
+    assert (f'with `inputs` {{"t": "{path}/rows"}}, in place of `expression`.' in answer) == bool(SQL)
+
+
 async def test_an_expression_that_takes_too_long_or_finds_too_much_is_stopped(
     open_client: OpenClient, raw: Any
 ) -> None:

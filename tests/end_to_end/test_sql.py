@@ -222,6 +222,22 @@ async def test_the_only_table_of_a_query_is_the_value_of_its_path(sql: str, inpu
         assert reply.text == '[{"n":1500}]\nResult ends.'
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT from AS n FROM mails GROUP BY from ORDER BY from DESC LIMIT 1",
+        "SELECT from AS n FROM mails WHERE to = 'ada' AND from IS NOT NULL ORDER BY from LIMIT 1",
+        "SELECT max(from) AS n FROM order WHERE from = 'bob' OR from LIKE 'b%'",
+        "SELECT max(table.from) AS n FROM table",
+    ],
+)
+async def test_names_that_are_keywords_need_no_quotes(sql: str) -> None:
+    async with with_tools() as mirror:
+        path = await mirror.put([{"from": "bob", "to": "ada"}] * 3)
+        reply = await mirror.call("memory_query", {"memory_path": path, "sql": sql})
+        assert reply.text == '[{"n":"bob"}]\nResult ends.'
+
+
 async def test_the_table_of_a_statement_without_from_is_the_value_of_its_path() -> None:
     async with with_tools() as mirror:
         path = await mirror.put(ORDERS)

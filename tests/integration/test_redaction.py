@@ -298,6 +298,15 @@ def test_the_last_twenty_lines_of_output_are_kept() -> None:
             "Caused by: No such file or directory (os error 2)",
         ),
         (
+            (
+                "Error: Invalid vault path: /opt/a\nFor security reasons, vault paths cannot:\n"
+                "- Point to system folders\n- Be hidden\nPlease choose a dedicated folder\n"
+            ),
+            "Error: Invalid vault path: /opt/a",
+        ),
+        ("Server 1.0\nThese options are required:\n- --token\n", "These options are required: - --token"),
+        ("Error: 2 problems\nIt cannot start: port in use\n- hint\n", "It cannot start: port in use"),
+        (
             "panic: open /nope: no such file or directory\n\ngoroutine 1 [running]:\n"
             + 40 * "github.com/a/errors.(*E).Fatal(0xc00001, {0x1, 0x2})\n\t/go/errors.go:9 +0x1d\n"
             + "created by main.handleError in goroutine 1\n\t/go/main.go:9 +0x1d\nexit status 2\n",

@@ -876,6 +876,75 @@ def test_queries_return_rows_as_objects(sql: str, found: list[dict[str, Any]]) -
     assert rows(sql, o=[{"id": 1, "n": {"x": [1, 2], "y": {"z": "q"}}, "day": "2026-01-02"}]) == found
 
 
+MAILS = [
+    {"from": "ada", "to": ["bob"], "at": f"2026-01-0{day}", "end": day, "order": {"desc": day}, "left": f"{day}.50"}
+    for day in (1, 2, 3)
+]
+
+
+@pytest.mark.parametrize(
+    ("sql", "found"),
+    [
+        ("SELECT max(at) AS n FROM m", "2026-01-03"),
+        ("SELECT from AS n, count(*) FROM m GROUP BY from ORDER BY 2 DESC LIMIT 1", "ada"),
+        ("SELECT m.from AS n, max(end) FROM m WHERE from = 'ada' AND at > '2026-01-01' GROUP BY 1", "ada"),
+        ("SELECT end AS n FROM m ORDER BY end DESC", 3),
+        ("SELECT order.desc AS n FROM m ORDER BY order.desc DESC", 3),
+        ("SELECT count(*) AS n /* from */ FROM m -- end\nWHERE to[1] = 'bob' AND 'from' <> \"from\"", 3),
+        ("SELECT CASE WHEN end > 2 THEN left ELSE 'x' END AS n FROM m ORDER BY end DESC", "3.50"),
+        ("SELECT extract(day FROM max(at)::DATE) AS n, max(end) FROM m", 3),
+        ("SELECT left(from, 2) AS n FROM m", "ad"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("value", [MAILS, {"count": 3, "mails": MAILS}], ids=["rows", "object"])
+def test_columns_that_are_keywords_need_no_quotes(sql: str, found: object, value: object) -> None:
+    assert rows(sql, m=value)[0]["n"] == found
+
+
+@pytest.mark.parametrize(
+    ("name", "sql"),
+    [
+        ("table", "SELECT count(*) AS n FROM table WHERE end > 0"),
+        ("order", "SELECT count(order.end) AS n FROM order GROUP BY order.from ORDER BY order.from"),
+        ("group", "WITH a AS (SELECT g.from FROM group AS g) SELECT count(*) AS n FROM a"),
+    ],
+)
+def test_tables_that_are_keywords_need_no_quotes(name: str, sql: str) -> None:
+    assert rows(sql, **{name: MAILS}) == [{"n": 3}]
+    with pytest.raises(AssertionError, match="has a mistake: syntax error"):
+        rows(sql, mails=[{"id": 1}])
+
+
+def test_columns_of_csv_that_are_keywords_need_no_quotes() -> None:
+    assert rows("SELECT max(at) AS n FROM m WHERE end <> 'z'", m="at,end\n7,x\n6,y\n") == [{"n": 7}]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT id FROM m WHERE",
+        "SELECT id FROM m ORDER",
+        "SELECT count(*) end FROM m",
+        "SELECT max(end FROM m",
+        "SELECT id FROM m WHERE end end",
+        f"SELECT {', '.join(['from'] * 30)} FROM m",  # noqa: S608  # a constant
+    ],
+)
+def test_other_mistakes_in_a_query_stay_mistakes(sql: str) -> None:
+    found = failure(sql, m=[{"id": 1, "end": 2, "from": "ada", "where": 3, "order": 4}])
+    assert found.is_mistake
+    assert found.message.startswith("`sql` has a mistake: syntax error")
+
+
+def test_an_error_quotes_columns_that_are_keywords() -> None:
+    found = failure("SELECT max(left) FROM m", m=[{"left": text} for text in ("9.50", "10.50")])
+    assert 'TRY_CAST("left" AS DOUBLE)' in found.message
+    conversion = re.search(r"TRY_CAST\([^)]*\)", found.message)
+    assert conversion
+    corrected = f"SELECT max({conversion[0]}) AS n FROM m"  # noqa: S608  # of the error
+    assert rows(corrected, m=[{"left": "9.50"}, {"left": "10.50"}]) == [{"n": 10.5}]
+
+
 @pytest.mark.parametrize(
     ("sql", "expected"),
     [
@@ -1407,7 +1476,7 @@ def test_numbers_with_a_decimal_comma_are_not_compared_as_texts(sql: str) -> Non
         ("SELECT Kunde AS v FROM t ORDER BY try_strptime(Datum, '%d.%m.%Y') DESC LIMIT 1", "Ada"),
         ("SELECT count(*) AS v FROM t WHERE Betrag LIKE '9%' AND Datum = '28.12.2026'", 1),
         ("SELECT max(Kunde) AS v FROM t", "Noor"),
-        ("SELECT replace(Betrag, '.', '') AS Betrag, 1 AS v FROM t ORDER BY Betrag LIMIT 1", 1),
+        ("SELECT concat(Betrag) AS Betrag, 1 AS v FROM t ORDER BY Betrag LIMIT 1", 1),
         ("SELECT 1 AS v FROM (SELECT * REPLACE (length(Betrag) AS Betrag) FROM t) ORDER BY Betrag LIMIT 1", 1),
         ("SELECT count(DISTINCT Datum::VARCHAR) AS v FROM t", 3),
         ("SELECT Kunde AS v, count(*) AS Betrag FROM t GROUP BY 1 ORDER BY Betrag, v DESC LIMIT 1", "Noor"),
@@ -1437,6 +1506,12 @@ def test_converted_numbers_and_dates_are_compared(sql: str, found: object) -> No
         (["9,5 m²", "10 m²"], "TRY_CAST(replace(regexp_replace(x, '[^0-9,-]', '', 'g'), ',', '.') AS DOUBLE) in"),
         (["4.0K", "12M", "0"], "* pow(1000, strpos(' KMGTPE', upper(regexp_extract(x, '[kKMGTPE]'))) - 1) in"),
         (["1,024 MiB", "1.5 GiB", "n/a"], "* pow(1024, strpos("),
+        (["9 m/s", "12 m/s"], "TRY_CAST(regexp_replace(x, '[^0-9.-]', '', 'g') AS DOUBLE) in"),
+        (["9.14.1", "10.0.0-rc.1", "2.0"], r"regexp_extract(x, '\d+(\.\d+)*'), ''), '.') AS INT[]) in"),
+        (["9.0.3", "2026.5.20", "1.0", "0.14.0.2"], "'.') AS INT[]) in"),
+        (["1.0b2", "1.10.1+ds-1", "-"], r"regexp_extract(x, '\d+(\.\d+)*'), ''), '.') AS INT[]) in"),
+        (["2026-1-9", "2026-10-10"], "Write try_strptime(x, '%Y-%m-%d') in"),
+        (["2026/1/9 8:00", "2026/1/10 9:00"], "Write try_strptime(x, '%Y/%m/%d %H:%M') in"),
         (["v1.9.0", "1.10.0"], "AS INT[]) in place of x, and compare it with lists such as [1, 10, 0]"),
         (["13/02/2026", "03/04/2026"], "Write try_strptime(x, '%d/%m/%Y') in"),
         (["01/13/2026", "03/04/2026"], "Write try_strptime(x, '%m/%d/%Y') in"),
@@ -1463,7 +1538,7 @@ def test_the_error_about_texts_as_numbers_has_a_conversion_that_works(texts: lis
         message.partition("Write ")[2].partition(" in place of")[0].partition(" or TRY")[0].partition(" or try")[0]
     )
     converted = rows("SELECT count(x) AS n FROM t".replace("x", written), t=table)
-    assert converted == [{"n": sum(text not in ("", "n/a") for text in texts)}]
+    assert converted == [{"n": sum(text not in ("", "-", "n/a") for text in texts)}]
 
 
 @pytest.mark.parametrize(
@@ -1479,7 +1554,10 @@ def test_the_error_about_texts_as_numbers_has_a_conversion_that_works(texts: lis
         ["9 mm", "1.2 m"],
         ["1m30s", "2m05s"],
         ["09:05", "10:30"],
-        ["850M", "1.2B"],
+        ["12.345", "1.234.567"],
+        ["1.10", "1.9-x"],
+        ["Room 9", "Room 10"],
+        ["9 of 10", "8 of 10"],
         ["12 kg", "90 kg"],
         ["A1", "A12"],
         ["30/Nov/2026:10:00:00 +0100", "30/Nov/2026:09:30:00 +0100"],
@@ -1498,7 +1576,10 @@ def test_the_error_about_texts_as_numbers_has_a_conversion_that_works(texts: lis
             "units",
             "durations of one width",
             "times of one width",
-            "millions",
+            "grouped digits",
+            "two numbers",
+            "rooms",
+            "parts of one width",
             "one width",
             "names",
         ),
@@ -1518,14 +1599,30 @@ def test_other_texts_are_compared_as_texts(texts: list[str]) -> None:
         (["9 ms", "1.2s", "1m30s"], [0.009, 1.2, 90]),
         (["350\u00b5s", "2 hours 5 mins", "1.5 days"], [0.00035, 7500, 129_600]),
         (["3:45", "12:10", "1:02:03.5"], [225, 730, 3723.5]),
+        (["10 days ago", "3 weeks ago", "1 month ago"], [864_000, 1_814_400, 2_592_000]),
+        (["€950k", "€1.2m", "€12"], [950_000, 1_200_000, 12]),
+        (["$850M", "$1.2B", "-$2 trillion", "-"], [850e6, 1.2e9, -2e12, None]),
+        (["12 (5m ago)", "103 (2d ago)", "0"], [12, 103, 0]),
+        (["#9", "#10"], [9, 10]),
+        (["9 of 10", "10 of 10"], [9, 10]),
+        (["9+", "1st", "~100"], [9, 1, 100]),
     ],
 )
-def test_the_conversion_of_sizes_and_durations_counts_them(texts: list[str], numbers: list[float]) -> None:
+def test_the_conversion_of_sizes_and_durations_counts_them(texts: list[str], numbers: list[float | None]) -> None:
     table = [{"x": text} for text in texts]
     message = failure("SELECT x FROM t ORDER BY x", t=table).message
     written = message.partition("Write ")[2].partition(" in place of")[0]
     found = rows("SELECT x AS n FROM t".replace("x", written, 1), t=table)
     assert [row["n"] for row in found] == numbers
+
+
+def test_millions_beside_billions_or_bytes_have_two_conversions() -> None:
+    message = failure("SELECT max(x) FROM t", t=[{"x": "850M"}, {"x": "1.2B"}]).message
+    first, second = message.partition("Write ")[2].partition(" in place of")[0].split(" or ")
+    for written, top in ((first, 1.2e9), (second, 850e6)):
+        assert rows("SELECT max(y) AS top FROM t".replace("y", written), t=[{"x": "850M"}, {"x": "1.2B"}]) == [
+            {"top": top}
+        ]
 
 
 MANIFESTS = "\n---\n".join(
@@ -1685,6 +1782,54 @@ def test_texts_with_plain_numbers_are_sorted_as_texts_on_request() -> None:
     assert rows("SELECT sum(x::DOUBLE) AS s FROM t", t=table) == [{"s": 12.1}]
 
 
+TOOK = "".join(
+    f"10:0{at} saved item {at} in {ms} ms with {size} sent\n" for at, ms, size in ((1, 9, "2 kB"), (2, 120, "1 MB"))
+)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        r"SELECT max(regexp_extract(line, 'in (\d+) ms', 1)) FROM t",
+        r"SELECT regexp_extract(line, 'in (\d{1,9}) ms', 1) AS ms FROM t ORDER BY ms DESC",
+        r"SELECT line FROM t WHERE nullif(regexp_extract(t.line, '(\d+) ms', 1), '') > '50'",
+        "WITH s AS (SELECT trim(split_part(line, ' ', 6)) AS ms FROM t) SELECT max(ms) FROM s",
+        "SELECT string_split(line, ' ')[6] AS ms FROM t ORDER BY 1",
+        "SELECT max(array_extract(string_split(line, ' '), 6)) FROM t",
+        "SELECT max(left(substring(line, 23), -17)) FROM t",
+    ],
+)
+def test_parts_of_lines_with_numbers_are_not_compared_as_texts(sql: str) -> None:
+    message = failure(sql, t=f"started\n{TOOK}" if "regexp" in sql else TOOK).message
+    assert 'is text with numbers such as "9"' in message
+    column = message.partition(" is text with ")[0]
+    assert f"Write TRY_CAST({column} AS DOUBLE) in place of {column}, " in message
+    named = "split_part(line, ' ', 6)" if column == "ms" else column
+    assert rows("SELECT max(TRY_CAST(ms AS DOUBLE)) AS top FROM t".replace("ms", named, 1), t=TOOK) == [{"top": 120}]
+
+
+@pytest.mark.parametrize(
+    ("sql", "found"),
+    [
+        (r"SELECT max(regexp_extract(line, 'in (\d+) ms', 1)::INT) AS v FROM t", 120),
+        (r"SELECT max(nullif(regexp_extract(line, '^(\d\d:\d\d)', 1), '')) AS v FROM t", "10:02"),
+        (r"SELECT max(regexp_extract(line, 'item (\d)', 1)) AS v FROM t", "2"),
+        ("SELECT max(concat(split_part(line, ' ', 6))) AS v FROM t", "9"),
+        ("SELECT max(split_part(line, ' ', length('ab'))) AS v FROM t", "saved"),
+        ("SELECT max(string_split(line, ' '))[2] AS v FROM t", "saved"),
+        (r"SELECT max(regexp_extract(line, '(\d+)', ['a'])) AS v FROM t", {"a": "10"}),
+    ],
+)
+def test_other_parts_of_lines_are_compared(sql: str, found: object) -> None:
+    assert rows(sql, t=TOOK)[0]["v"] == found
+
+
+def test_parts_of_lines_with_sizes_name_the_conversion() -> None:
+    message = failure("SELECT line FROM t ORDER BY regexp_extract(line, 'with (.*) sent', 1)", t=TOOK).message
+    assert "regexp_extract(line, 'with (.*) sent', 1) is text with sizes such as" in message
+    assert "* pow(1000, strpos(' KMGTPE'" in message
+
+
 PRICED = [{"id": n, "note": {"price": p, "by": {"n": n}}, "x": n} for n, p in ((1, "98.5"), (2, "250"), (3, ""))]
 
 
@@ -1758,6 +1903,51 @@ def test_the_error_of_a_key_in_the_json_of_one_text_names_its_column() -> None:
     assert "has JSON" not in failure("SELECT gift FROM t", t=[{"note": None}]).message
 
 
+@pytest.mark.parametrize(
+    ("sql", "found"),
+    [
+        ("SELECT sum(response.content.size) AS v FROM t", 30),
+        ("SELECT sum(t.response.content.size) AS v FROM t", 30),
+        ("SELECT l.name AS v FROM t, unnest(response.labels.nodes) AS u(l) LIMIT 1", "a"),
+    ],
+)
+def test_deep_fields_of_the_rows_in_an_object_are_found(sql: str, found: object) -> None:
+    entry = {"time": 9.5, "response": {"content": {"size": 10}, "labels": {"nodes": [{"name": "a"}]}}}
+    assert rows(sql, t={"log": {"version": "1.2", "entries": [entry] * 3}}) == [{"v": found}]
+    message = failure(sql.replace("response", "request"), t={"log": {"entries": [entry] * 3}}).message
+    assert '"t" has rows in "log/entries"' in message
+
+
+def test_the_error_of_a_wrong_type_is_that_of_the_rows_in_an_object() -> None:
+    items = "".join(f"<item><title>{n}</title><tag>a</tag>{'<tag>b</tag>' * (n % 2)}</item>\n" for n in range(4))
+    message = failure("SELECT title FROM t WHERE list_contains(tag, 'b')", t=f"<feed>{items}</feed>").message
+    assert "list_contains(JSON" in message
+    assert message.endswith("Tables: t(title VARCHAR, tag JSON).")
+    message = failure(
+        "SELECT title FROM t WHERE year(ts) = 2026", t={"page": 1, "rows": [{"title": "a", "ts": 1}] * 2}
+    ).message
+    assert message.endswith("Tables: t(title VARCHAR, ts BIGINT).")
+
+
+def test_the_rows_of_a_long_text_in_an_object_are_named() -> None:
+    answer = {"status": 200, "url": "https://example.org", "body": "id;name\n" + "1;Ada\n" * 20}
+    place = 'a text of 21 lines in its column "body": add the key to its path in `inputs`.'
+    message = failure("SELECT count(*) FROM t", t=answer).message
+    assert message == f'count(*) is 1, because "t" is one object with {place}'
+    for sql in ("SELECT name FROM t", 'SELECT "name" FROM t', "SELECT 1 FROM t WHERE line LIKE '%Ada%'"):
+        assert f'"t" has {place} Tables: ' in failure(sql, t=answer).message
+    for other in ([answer, answer], {**answer, "body": "one\nline"}, {"status": 200}):
+        assert rows("SELECT count(*) AS n FROM t", t=other) == [{"n": len(other) if isinstance(other, list) else 1}]
+        assert "a text of" not in failure("SELECT name FROM t", t=other).message
+    assert "a text of" not in failure("SELECT name FROM t", t=json.dumps(answer)).message
+
+
+def test_the_error_of_a_text_that_is_no_number_names_try_cast() -> None:
+    message = failure("SELECT sum(x::INT) FROM t", t=[{"x": "9"}, {"x": "soon"}]).message
+    assert "Could not convert string 'soon' to INT32" in message
+    assert message.endswith(". TRY_CAST returns NULL for texts that it cannot convert.")
+
+
 def test_the_error_of_an_array_with_one_item_of_rows_names_the_item() -> None:
     listed = ["Found 2:", [{"id": 1}, {"id": 2}], "More: page 2"]
     assert (
@@ -1766,3 +1956,21 @@ def test_the_error_of_an_array_with_one_item_of_rows_names_the_item() -> None:
     )
     for other in ([*listed, {"id": 3}], ["a", 1, None], json.dumps(listed)):
         assert "has rows" not in failure("SELECT id FROM t", t=other).message
+
+
+PAGES = [f"Page {page}\n" + "".join(f"{row} Customer {row % 7}\n" for row in range(30)) for page in range(5)]
+
+
+@pytest.mark.parametrize("value", [PAGES, [{"pages": 5, "rows": [{"id": 1}]}, *PAGES], ["Five pages:", 5, *PAGES]])
+def test_an_error_names_the_lines_of_the_texts_in_an_array(value: object) -> None:
+    message = failure("SELECT count(*) FROM t WHERE line LIKE '%Customer 3%'", t=value).message
+    lines = re.search(r'"t" has texts of several lines\. Their lines are (FROM \(.*\))\. Tables: ', message)
+    assert lines
+    corrected = f"SELECT count(*) AS n {lines[1]} WHERE line LIKE '%Customer 3%'"
+    assert rows(corrected, t=value) == [{"n": 20}]
+
+
+def test_an_array_of_short_texts_has_no_lines_in_its_error() -> None:
+    for value in (["a", "b"], [1, "a", {"b": "\n"}], [{"text": "a\nb"}]):
+        assert "several lines" not in failure("SELECT count(*) FROM t WHERE line = 'a'", t=value).message
+    assert "several lines" not in failure("SELECT count(*) FROM t WHERE page = 'a'", t=PAGES).message

@@ -23,6 +23,7 @@ block: |
   lines
 image: !Ref Image
 """
+INI = {"x": "1", "db": {"Host": "a b", "port": "80"}, "web:1": {"path": "C:\\\\d", "empty": ""}}
 BOMB = "a: &a [1]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 20)}]\n" for before, name in zip("abcde", "bcdef", strict=True)
 )
@@ -48,6 +49,12 @@ def test_yaml_keeps_numbers_as_written_and_leaves_doubtful_words_as_text() -> No
         ("[[package]]\nname = 'a'\nsize = 1.50\n", {"package": [{"name": "a", "size": 1.5}]}),
         ("# TOML\r\n\r\n[tool]\r\nday = 2026-11-30\r\nmost = inf\r\n", {"tool": {"day": "2026-11-30", "most": "inf"}}),
         ("<?xml version='1.0'?><r><i id='1'>a</i><i/><i/></r>", {"r": {"i": [{"id": "1", "text": "a"}, "", ""]}}),
+        ('// x\n{"a": 1.50, /* "b": 2, */ "c": "//d",\n}', {"a": 1.5, "c": "//d"}),
+        ('{ // one\n"a": [1, 2, ],\n}\n', {"a": [1, 2]}),
+        ("{a: 1,\n b: [2]}\n", {"a": 1, "b": [2]}),
+        ('[ // all\n  {"a": 1},\n]\n', [{"a": 1}]),
+        ("x = 1\n; main\n[db]\nHost = a b\nport=80\n\n[web:1]\n# x\npath: C:\\\\d\nempty =\n", INI),
+        ("[Peer]\nKey = a=\nKey = b\n[Peer]\nKey = c\n", {"Peer": [{"Key": ["a=", "b"]}, {"Key": "c"}]}),
         ("\n<r>\n  <i>a &amp; b</i>\n</r>\n", {"r": {"i": "a & b"}}),
         ("<r><i>a</i><i>b</i>rest</r>", {"r": {"i": ["a", "b"], "text": "rest"}}),
     ],
@@ -65,6 +72,12 @@ def test_texts_become_values(text: str, value: object) -> None:
         "Only\nprose.",
         "# only\n# comments\n",
         "a: 'open\nb: 1\n",
+        "[Note]\nOnly prose.\n",
+        "[2026-11-30 10:00] Ann: yes\n[2026-11-30 10:01] Bo: no\n",
+        "a = b c\nd = e\n",
+        "// prose\nand more\n",
+        "{a: 1, // one\nb: 2}\n",
+        '{"a": 1\n',
         "? [a, b]\n: c\nd: e\n",
         "a: 1\n<<: 5\n",
         "a: &a\n- *a\n",

@@ -249,6 +249,15 @@ def test_texts_whose_order_is_that_of_numbers_have_an_order(expression: str, fou
         ["9h 5m", "1 day", "1d 2h"],
         ["3:45", "12:10", "1:02:03"],
         ["9:05", "10:30", "10:30.5"],
+        ["2 hours ago", "10 days ago", "3 weeks ago"],
+        ["8 weeks", "2 months", "1 year"],
+        ["$850M", "$1.2B", "$2.3 trillion"],
+        ["\u20ac950k", "\u20ac1.2m", "\u20ac12M"],
+        ["0", "12 (5m ago)", "103 (2d ago)"],
+        ["1st", "2nd", "10th"],
+        ["9 of 10", "10 of 10", "~99.5"],
+        ["1.9.0", "1.10.0-rc1", "1.10.0"],
+        ["1.10", "9.0.1+ds", "2026.5.20.post1"],
     ],
 )
 @pytest.mark.parametrize("shuffle", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
@@ -289,7 +298,9 @@ def test_dates_with_names_of_months_and_amounts_have_their_order(texts: list[str
         ["4 Mar 2026 4 Mar", "3 Mar 2026 3 Mar"],
         ["4 Mar 12345", "3 Mar 12345"],
         ["x" * 90 + "4 Mar 2026", "4 Mar 2026"],
-        ["1.9.0", "1.10.0-rc1"],
+        ["1.9-rc1", "1.10"],
+        ["$9", "10 kg"],
+        ["(9)", "(10)"],
     ],
 )
 def test_other_texts_have_the_order_of_their_letters(texts: list[str]) -> None:
@@ -358,6 +369,68 @@ def test_a_wrong_expression_is_quoted_as_it_is() -> None:
 def test_an_expression_that_finds_nothing_names_the_missing_key(expression: str, message: str) -> None:
     with pytest.raises(ToolError, match=f"{re.escape(message)}$"):
         select(ROWS, expression)
+
+
+MATCHES = [{"line": number} for number in range(7)]
+
+
+@pytest.mark.parametrize("expression", ["length(@)", "@ | length(@)", "$.length(@)"])
+@pytest.mark.parametrize(
+    ("value", "keys", "rows"),
+    [
+        ({"matches": MATCHES, "total": 7}, 2, "length(matches) is 7"),
+        ({"tags": [{"a": 1}, {"a": 2}], "all matches": MATCHES, "n": 1, "m": 2}, 4, 'length("all matches") is 7'),
+        ({"ok": True, "data": {"matches": MATCHES}}, 2, "length(data.matches) is 7"),
+        ({"files": ["a", "b", "c"], "count": 3}, 2, "length(files) is 3"),
+    ],
+)
+def test_the_length_of_an_object_with_rows_is_not_their_number(
+    value: object, keys: int, rows: str, expression: str
+) -> None:
+    with pytest.raises(ToolError, match=f"^{re.escape(f'length(@) is {keys}, the number of keys: {rows}.')}$"):
+        select(json.dumps(value).encode(), expression)
+
+
+@pytest.mark.parametrize(
+    ("value", "expression", "found"),
+    [
+        ({"a": 1, "b": 2}, "length(@)", "2"),
+        ({"rows": [{"a": 1}], "b": 2}, "length(@)", "2"),
+        ({"box": [1, 2, 3], "a": 1, "b": 2}, "length(@)", "3"),
+        ({"rows": MATCHES}, "keys(@) | length(@)", "1"),
+        ({"rows": MATCHES}, "length(rows)", "7"),
+        ({"rows": MATCHES}, "rows[0] | length(@)", "1"),
+        ({"rows": MATCHES}, "length(keys(@))", "1"),
+        ({"k" * 300: MATCHES}, "length(@)", "1"),
+        ({"ok": 1, "k": {"k" * 300: MATCHES}}, "length(@)", "2"),
+        (MATCHES, "length(@)", "7"),
+        ("words", "length(@)", "5"),
+    ],
+)
+def test_other_lengths_are_answered(value: object, expression: str, found: str) -> None:
+    assert select(json.dumps(value).encode(), expression) == found.encode()
+
+
+@pytest.mark.parametrize(
+    ("value", "expression", "message"),
+    [
+        (MATCHES * 50, "keys(@)", "keys() takes object, not array. Take one item first: [0] | keys(@)."),
+        ({"m": MATCHES * 50}, "values(m)", "values() takes object, not array. Take one item first: [0] | values(@)."),
+        ({"a": "x" * 900}, "sum(@)", "sum() takes array-number, not object. Correct it, see jmespath.org."),
+        ("x" * 900, "abs(@)", f'abs() takes number, not string: "{"x" * 77}...". Correct it, see jmespath.org.'),
+        ([1.5], "[0] | reverse(@)", "reverse() takes array or string, not number: 1.5. Correct it, see jmespath.org."),
+        (
+            ["1.5", "2"],
+            "sum(@)",
+            'sum() takes array-number, not string: "1.5". Convert numbers in texts: [].to_number(KEY).',
+        ),
+        ({"a": 1}, "length(&a)", "length() takes string or array or object, not expref. Correct it, see jmespath.org."),
+        ([True], "sum(@)", "sum() takes array-number, not boolean: true. Correct it, see jmespath.org."),
+    ],
+)
+def test_a_function_of_another_type_names_both_types(value: object, expression: str, message: str) -> None:
+    with pytest.raises(ToolError, match=f"^{re.escape(f'`expression` does not work: {message}')}$"):
+        select(json.dumps(value).encode(), expression)
 
 
 WRAPPED = {"data": {"all orders": {"edges": [{"node": {"id": 1}}], "none": None}}, "ok": True}
@@ -622,7 +695,7 @@ def test_an_integer_of_any_length_keeps_its_digits() -> None:
         (
             b'[{"a": null}, {"b": 1}]',
             "[?starts_with(a, 'x')]",
-            r'received: "null"\. Select the items that have a value',
+            r"not null\. Select the items that have a value",
         ),
         (b'[{"a": "x"}, {"a": null}]', "[?length(a) > `3`]", "Select the items that have a value first"),
         (b'[{"a": 1}, {"a": "x"}]', "max_by(@, &a)", "compares values of different types"),
@@ -797,6 +870,16 @@ def test_a_query_reads_json_in_texts(value: object, expression: str, found: byte
 def test_a_query_that_cannot_be_answered_says_why(value: object, expression: str, message: str) -> None:
     with pytest.raises(ToolError, match=message):
         Select(expression, 100, "Read it.", "Use SQL.")(json.dumps(value).encode(), never)
+
+
+@pytest.mark.parametrize("expression", ["group_by(@, &a)", "[].a | unique(@)", "count(@)", "@.groupBy(a)", "sum_by(a)"])
+def test_a_function_that_groups_is_refused_with_what_groups(expression: str) -> None:
+    with pytest.raises(ToolError, match=r"`expression` does not work: .* Use SQL\.$"):
+        Select(expression, 100, "", "", "Use SQL.")(b'[{"a": 1}]', never)
+    with pytest.raises(ToolError, match=r"`expression` does not work: (?:(?!SQL).)*$"):
+        Select(expression, 100, "", "")(b'[{"a": 1}]', never)
+    with pytest.raises(ToolError, match=r"`expression` does not work: (?:(?!SQL).)*$"):
+        Select("nope(@)", 100, "", "", "Use SQL.")(b'[{"a": 1}]', never)
 
 
 @pytest.mark.parametrize(

@@ -542,6 +542,10 @@ STEPS = [f"[INFO] step {number}" for number in range(300)]
             ("... 593 lines, 1 with ##[error] ...", "300: ##[error]Process completed with exit code 1."),
         ),
         (
+            [*["2026/11/21 10:00:01 [warn] 7#7: slow"] * 90, "[error] 7#7: open()", *["[warn] slow"] * 9],
+            ("... 92 lines, 1 with [error] ...", "90: [error] 7#7: open()"),
+        ),
+        (
             [*["level=info msg=ok"] * 90, "level=error msg=refused", *["level=info msg=ok"] * 9],
             ("... 92 lines, 1 with level=error ...", "90: level=error msg=refused"),
         ),
@@ -553,7 +557,18 @@ STEPS = [f"[INFO] step {number}" for number in range(300)]
         (["[ERROR] first", *STEPS], ("... 293 lines ...",)),
         ([*STEPS, "[ERROR] last"], ("... 293 lines ...",)),
     ],
-    ids=["log", "compiler", "job", "runner", "logfmt", "JSON lines", "no error", "at the beginning", "at the end"],
+    ids=[
+        "log",
+        "compiler",
+        "job",
+        "runner",
+        "nginx",
+        "logfmt",
+        "JSON lines",
+        "no error",
+        "at the beginning",
+        "at the end",
+    ],
 )
 def test_the_first_hidden_line_with_an_error_is_shown(lines: list[str], shown: tuple[str, ...]) -> None:
     found = preview("\n".join(lines)).lines

@@ -1,11 +1,13 @@
-"""Reads texts in YAML, TOML or XML as JSON, so that queries find their keys and items. Pure.
+"""Reads texts in YAML, TOML, XML, INI or JSON with comments as JSON, so that queries find their keys and items. Pure.
 
 An element of XML is an object of its attributes and the elements in it; a name that occurs several times has an array.
 Its text is the member `text`, or the whole value if it has nothing else.
 """
 
+import json
 import re
 import tomllib
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 from xml.parsers import expat
@@ -13,6 +15,7 @@ from xml.parsers import expat
 import msgspec
 import yaml
 
+from mcp_mirror.system.json_comments import blank_comments
 from mcp_mirror.system.patterns import lazy_pattern
 
 MAX_STRING: Final = 1 << 23
@@ -30,12 +33,18 @@ _HTML: Final = lazy_pattern(
 """The beginning of HTML, which may also be XML."""
 _NUMBER: Final = lazy_pattern(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 """A number of JSON. `0644` and `1_000`, which are other numbers in YAML 1.2, stay texts."""
+_COMMENTED: Final = lazy_pattern(r"\{|\[[^\[\]\n]*$|//|/\*", re.MULTILINE)
+"""The beginning of JSON with comments."""
+_SECTION: Final = lazy_pattern(r"\[([^\[\]]+)\]")
+_SETTING: Final = lazy_pattern(r"([^=:\s][^=:]*)[=:](.*)")
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG: Final = "tag:yaml.org,2002:"
 
 
 def read_data_text(text: str) -> bytes | None:
-    """Read a text as YAML or TOML of several lines, or as XML, also in its only code block; None for any other text.
+    """Read a text as YAML, TOML or INI of several lines, as JSON with comments, or as XML; None for any other text.
+
+    It may also be the only code block of a text.
 
     Returns:
         JSON: an object or an array. Several documents of YAML are an array. Numbers keep their digits, dates are texts,
@@ -49,11 +58,21 @@ def read_data_text(text: str) -> bytes | None:
     bare = text.strip()
     if _HTML.match(bare) if bare.startswith("<") else "\n" not in bare:
         return None
-    for read in (_read_xml,) if bare.startswith("<") else (_read_toml, _read_yaml):
+    for read in _list_readers(bare):
         with suppress(expat.ExpatError, yaml.YAMLError, ValueError, RecursionError):
             if found := read(text):
                 return msgspec.json.encode(found)
     return None
+
+
+def _list_readers(bare: str) -> Sequence[Callable[[str], object]]:
+    """The formats that a text may have, by its beginning."""
+    if bare.startswith("<"):
+        return (_read_xml,)
+    if not _COMMENTED.match(bare):
+        return (_read_toml, _read_yaml, _read_ini)
+    # YAML would read comments as parts of keys.
+    return (_read_commented_json,) if "//" in bare or "/*" in bare else (_read_commented_json, _read_yaml)
 
 
 class _XmlReader:
@@ -110,6 +129,29 @@ def _read_toml(text: str) -> object:
 
 def _read_number(written: str) -> msgspec.Raw | str:
     return msgspec.Raw(written.encode()) if _NUMBER.fullmatch(written) else written
+
+
+def _read_commented_json(text: str) -> object:
+    return json.loads(blank_comments(text.encode()), parse_float=_read_number)
+
+
+def _read_ini(text: str) -> object:
+    """Return an object of the sections; a ValueError says that a text does not have any, or has other lines."""
+    settings: dict[str, Any] = {}
+    sections: dict[str, Any] = settings
+    for line in map(str.strip, text.splitlines()):
+        if not line or line.startswith((";", "#")):
+            continue
+        if section := _SECTION.fullmatch(line):
+            settings = {}
+            _add_member(sections, section[1], settings)
+        elif setting := _SETTING.fullmatch(line):
+            _add_member(settings, setting[1].rstrip(), setting[2].strip())
+        else:
+            raise ValueError
+    if settings is sections:
+        raise ValueError
+    return sections
 
 
 def _read_yaml(text: str) -> object:

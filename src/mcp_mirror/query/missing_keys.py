@@ -36,6 +36,8 @@ _PROJECTIONS: Final = ("projection", "value_projection", "filter_projection")
 _WHOLE: Final = ("identity", "current")
 """Parts of expressions that stand for the value itself."""
 
+_MIN_ROWS: Final = 2
+"""Items of an array that may be meant by the length of its object."""
 _MAX_KEYS: Final = 500
 """Keys of a value with which a key that it does not have is compared."""
 _MIN_RECORDS: Final = 4
@@ -94,6 +96,26 @@ def explain_nothing(parsed: Node, blob: Buffer, value: Any) -> str | None:
             return f"{reason} The rows are arrays: the cells of this column are {cells}."
         return reason + _name_alternative(name, value)
     return _explain_part(parsed, value) or _explain_texts(parsed, blob)
+
+
+def explain_length(parsed: Node, value: Any) -> str | None:
+    """Explain that `length(@)` counts the keys of an object, which has rows; None for other expressions and values."""
+    if parsed["type"] == "pipe" and parsed["children"][0]["type"] in _WHOLE:
+        parsed = parsed["children"][1]
+    is_length = parsed["type"] == "function_expression" and parsed["value"] == "length"
+    if not is_length or parsed["children"][0]["type"] not in _WHOLE or not isinstance(value, dict):
+        return None
+    arrays = {key: member for key, member in value.items() if isinstance(member, list)}
+    place = (max(arrays, key=lambda key: len(arrays[key])),) if arrays else _find_rows(value)
+    rows: Any = value
+    for key in place:
+        rows = rows[key]
+    located, count = _format_location(place), len(rows)
+    if not place or count < _MIN_ROWS or len(located) > _MAX_LOCATION:
+        return None
+    if not isinstance(rows[0], dict) and count <= len(value):
+        return None
+    return f"length(@) is {len(value):,}, the number of keys: length({located}) is {count:,}."
 
 
 def _explain_texts(parsed: Node, blob: Buffer) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import jmespath
 import msgspec
 from jmespath.exceptions import ArityError, JMESPathError, JMESPathTypeError, ParseError, UnknownFunctionError
-from jmespath.functions import Functions
+from jmespath.functions import TYPES_MAP, Functions
 
 from mcp_mirror.core.amounts import format_bytes
 from mcp_mirror.core.texts.embedded_json import find_embedded_json
@@ -17,9 +17,19 @@ from mcp_mirror.core.texts.formats import JSON_LINES, find_format, has_columns, 
 from mcp_mirror.errors import ToolError
 from mcp_mirror.payload.json_spans import kind_at, trim
 from mcp_mirror.query.data_texts import MAX_STRING, read_data_text
-from mcp_mirror.query.missing_keys import NULL, Node, explain_nothing, find_made_keys, has_key, quote_key, walk
+from mcp_mirror.query.missing_keys import (
+    NULL,
+    Node,
+    explain_length,
+    explain_nothing,
+    find_made_keys,
+    has_key,
+    quote_key,
+    walk,
+)
 from mcp_mirror.query.texts import IsOver, decode_string, open_text
 from mcp_mirror.query.unlike_types import evaluate, explain_unlike_types, is_number
+from mcp_mirror.security.sanitize import as_json_string
 from mcp_mirror.system.patterns import lazy_pattern
 from mcp_mirror.types import Buffer
 
@@ -93,6 +103,10 @@ _FOREIGN: Final[Mapping[str, str]] = {
     "select(": "JMESPath has no select(): write [?KEY == 'text'] to filter.",  # of jq
 }
 """Parts of expressions in other languages, with advice."""
+_GROUPING: Final = lazy_pattern(r"(?i:\b(?:(?:group_?|unique_|count_|sum_)by|unique|distinct|count)\s*+\()")
+"""Functions of other languages that group rows or count them by their values. JMESPath has none."""
+_MAX_QUOTED: Final = 80
+"""Characters of a value that an error quotes."""
 _CORRECT: Final = "Correct it, see jmespath.org."
 _EMPTY: Final = lazy_pattern(rb"null|\{\}|0|\[[\[\],]*+")
 """Results of an expression that finds nothing: 0 is the length or the sum of nothing, and arrays may be in others."""
@@ -108,11 +122,14 @@ class Select(msgspec.Struct, frozen=True):
     """A sentence that names what reads a text."""
     table_advice: str
     """A sentence that names what reads the rows of a text."""
+    group_advice: str = ""
+    """A sentence that names what groups and counts rows by their values; empty without it."""
 
     def __call__(self, blob: Buffer, _is_over: IsOver) -> bytes:
-        """Return the result as JSON text. A text with JSON, JSON lines, YAML, TOML or XML is queried as JSON.
+        """Return the result as JSON text.
 
-        Of an embedded resource with a text, the text is queried. If any other text has no result, the error says so.
+        A text with JSON, JSON lines, YAML or another format of `data_texts` is queried as JSON. Of an
+        embedded resource with a text, the text is queried. If any other text has no result, the error says so.
         """
         opened, text = open_text(blob)
         blob = opened[text.start : text.stop]
@@ -125,7 +142,8 @@ class Select(msgspec.Struct, frozen=True):
         try:
             found = select(blob if inner is None else inner, self.expression)
         except ToolError as error:
-            raise ToolError(f"{error} {reason}" if reason else str(error)) from None
+            advice = reason or (self.group_advice if _GROUPING.search(self.expression) else "")
+            raise ToolError(f"{error} {advice}" if advice else str(error)) from None
         if found == b"null" and reason:
             raise ToolError(f"null: the expression finds nothing. {reason}")
         if len(found) > self.max_bytes:
@@ -173,12 +191,13 @@ def select(blob: Buffer, expression: str) -> bytes:
         value = json.loads(str(blob, "utf-8"), parse_int=parse_integer, parse_float=_parse_float)
         found = msgspec.json.encode(_search(parsed, value, blob), enc_hook=_encode_number)
     except JMESPathError as error:
-        message = " ".join(str(error).split())[:300].rstrip(".")
-        raise ToolError(f"`expression` does not work: {message}. {_advise(error)}") from None
+        raise ToolError(f"`expression` does not work: {_describe(error)}. {_advise(error)}") from None
     except TypeError:
         raise ToolError("The result of `expression`, such as `&field`, is not a JSON value. Select values.") from None
     except (ValueError, OverflowError):
         raise ToolError("`expression` cannot process a number or a text of the value. Select other parts.") from None
+    if counted := explain_length(parsed, value):
+        raise ToolError(counted)
     if value and _EMPTY.fullmatch(found):
         reason = explain_nothing(parsed, blob, value) or explain_unlike_types(parsed, value)
         if reason:
@@ -242,6 +261,19 @@ def _search(parsed: Node, value: object, blob: Buffer) -> object:
         ) from None
 
 
+def _describe(error: JMESPathError) -> str:
+    """The cause of an error. Of an object or an array that a function does not take, only the type is named."""
+    if not isinstance(error, JMESPathTypeError):
+        return " ".join(str(error).split())[:300].rstrip(".")
+    value = error.current_value
+    kind, shown = TYPES_MAP.get(type(value).__name__, error.actual_type), ""
+    if isinstance(value, str):
+        shown = f": {as_json_string(value, _MAX_QUOTED)}"
+    elif isinstance(value, int | float):
+        shown = f": {json.dumps(value)[:_MAX_QUOTED]}"
+    return f"{error.function_name}() takes {' or '.join(error.expected_types)}, not {kind}{shown}"
+
+
 def _advise(error: JMESPathError) -> str:
     """The next step after an error."""
     if isinstance(error, ParseError) and not isinstance(error, ArityError):  # an ArityError has no token
@@ -265,6 +297,8 @@ def _advise_conversion(error: JMESPathTypeError) -> str:
         return "Select the items that have a value first: [?KEY != null]."
     if is_number(error.current_value):
         return "Convert numbers in texts: [].to_number(KEY)."
+    if isinstance(error.current_value, list) and error.expected_types == ["object"]:
+        return f"Take one item first: [0] | {error.function_name}(@)."
     if isinstance(error.current_value, int | float) and "array-string" in error.expected_types:
         return "Convert numbers: [].to_string(KEY)."
     return _CORRECT

@@ -23,6 +23,7 @@ from mcp_mirror.query.data_texts import MAX_STRING, read_data_text
 from mcp_mirror.query.rows import Part
 from mcp_mirror.query.sql_errors import (
     HIDDEN,
+    MISSING_FIELD,
     UNKNOWN_NAME,
     SqlFailure,
     counts_rows,
@@ -34,6 +35,7 @@ from mcp_mirror.query.sql_errors import (
 )
 from mcp_mirror.query.sql_files import TableSource
 from mcp_mirror.query.sql_json_texts import explain_json_texts
+from mcp_mirror.query.sql_keywords import quote_names, read_keywords, walk
 from mcp_mirror.query.sql_rows import find_rows
 from mcp_mirror.query.sql_tables import MISSING, load_table
 from mcp_mirror.query.sql_text_order import explain_empty_cells, explain_text_order
@@ -63,8 +65,7 @@ _ARROW: Final = "SET lambda_syntax = 'ENABLE_SINGLE_ARROW'"
 _INLINE_BYTES: Final = 1 << 20
 """Bytes of a result above which it is written to a file."""
 _NO_PART: Final = "NoPart"
-_UNKNOWN: Final = ("BinderException", _NO_PART)
-"""Failures after which the rows within an object are not what a query means."""
+_SYNTAX_ERROR: Final = "parser"
 _FETCHED: Final = 2000
 """Rows that are fetched at once."""
 _VIEW: Final = f"{HIDDEN}row"
@@ -147,8 +148,13 @@ def run_sql(sql: str, tables: Sequence[TableSource], max_bytes: int, result_file
         table, change, failure = answer._replace(failure=failure or answer.failure)
         tables = [msgspec.structs.replace(one, **change) if one.name == table else one for one in tables]
         answer = _run(sql, tables, max_bytes, result_file)
-    is_unknown = isinstance(answer, SqlFailure) and answer.kind in _UNKNOWN
-    return failure if failure and is_unknown else answer
+    return failure if failure and isinstance(answer, SqlFailure) and _is_unknown(answer) else answer
+
+
+def _is_unknown(failure: SqlFailure) -> bool:
+    """Whether a query names what its tables do not have, so that it does not mean the rows within an object."""
+    is_name = UNKNOWN_NAME.search(failure.message) or MISSING_FIELD.search(failure.message)
+    return failure.kind == _NO_PART or (failure.kind == "BinderException" and is_name is not None)
 
 
 def _run(
@@ -168,7 +174,7 @@ def _run(
     unread = {table.name: blob for table, blob in zip(tables, blobs, strict=True) if not table.is_of_text}
     with open_database() as database:
         try:
-            nodes = _check_query(database, sql, names)
+            sql, nodes = _check_query(database, sql, dict(zip(names, blobs, strict=True)))
             with ThreadPoolExecutor(_LOADS) as threads:  # DuckDB reads an array in one thread
                 loaded = list(threads.map(partial(_load, database), tables, blobs))
             lock_database(database)
@@ -207,45 +213,46 @@ def lock_database(database: "DuckDBPyConnection") -> None:
     database.execute("SET lock_configuration = true")
 
 
-def _check_query(database: "DuckDBPyConnection", sql: str, tables: Sequence[str]) -> Sequence[Mapping[str, Any]]:
-    """Check that the query is one SELECT that reads only its tables, and return all objects of its syntax tree."""
+def _check_query(
+    database: "DuckDBPyConnection", sql: str, tables: Mapping[str, Buffer]
+) -> tuple[str, Sequence[Mapping[str, Any]]]:
+    """Check that the query is one SELECT that reads only its tables, and return it with the objects of its syntax tree.
+
+    A query with names that are keywords, such as `SELECT max(at) FROM t`, is returned with quotes around them.
+    """
+    parsed = _parse(database, sql)
+    if parsed.get("error_type") == _SYNTAX_ERROR:
+        sql, parsed = quote_names(sql, read_keywords(database), tables, partial(_parse, database)) or (sql, parsed)
+    if problem := _find_problem(parsed, [*tables]):
+        raise _FailedError(SqlFailure(problem, "Statement", is_mistake=True))
+    return sql, list(walk(parsed))
+
+
+def _parse(database: "DuckDBPyConnection", sql: str) -> Mapping[str, Any]:
+    """The syntax tree of a query, or the error of the parser."""
     found = database.execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchone()
     try:
-        parsed = json.loads(found[0] if found else "{}")
+        parsed: Mapping[str, Any] = json.loads(found[0] if found else "{}")
     except RecursionError:
         raise _FailedError(SqlFailure("`sql` is nested too deep. Use WITH.", "Nesting", is_mistake=True)) from None
-    if problem := _find_problem(parsed, tables):
-        raise _FailedError(SqlFailure(problem, "Statement", is_mistake=True))
-    return list(_walk(parsed))
+    return parsed
 
 
 def _find_problem(parsed: Mapping[str, Any], tables: Sequence[str]) -> str | None:
     """Why a parsed query cannot run; None if it can."""
     if parsed.get("error"):
         message = str(parsed.get("error_message"))
-        if parsed.get("error_type") == "parser":
+        if parsed.get("error_type") == _SYNTAX_ERROR:
             return f"`sql` has a mistake: {shorten_error(message)} Write names that are keywords in double quotes."
         return "`sql` must be one SELECT (or WITH, FROM, VALUES, DESCRIBE). PIVOT needs the values: ON column IN (...)."
     if len(parsed["statements"]) != 1:
         return f"`sql` must be one SELECT; it has {len(parsed['statements'])} statements."
-    nodes = list(_walk(parsed))
+    nodes = list(walk(parsed))
     ctes = {str(entry["key"]) for node in nodes for entry in node.get("cte_map", {}).get("map", ())}
     ctes |= {str(node["cte_name"]) for node in nodes if "cte_name" in node}
     known = {name.casefold() for name in (*tables, *ctes)}
     problems = (_find_problem_in(node, known, tables) for node in nodes)
     return next((problem for problem in problems if problem), None)
-
-
-def _walk(parsed: object) -> Iterator[dict[str, Any]]:
-    """Yield every object of a syntax tree."""
-    waiting = [parsed]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, dict):
-            yield node
-            waiting += node.values()
-        elif isinstance(node, list):
-            waiting += node
 
 
 def _find_problem_in(node: Mapping[str, Any], known: set[str], tables: Sequence[str]) -> str | None:
@@ -299,15 +306,24 @@ def _select(database: "DuckDBPyConnection", query: _Query) -> FileSpan | bytes |
         return _fetch(database, query)
     except duckdb.BinderException as error:
         failure = describe_error(database, error, query.sql, query.texts)
-        unknown = UNKNOWN_NAME.search(str(error))
+        unknown = _read_unknown_name(str(error), columns)
         candidates = {name: columns[name] for name in columns if name in query.whole}
-        if unknown and (meant := find_rows(database, candidates, unknown[1])):
+        if unknown and (meant := find_rows(database, candidates, unknown)):
             return _Meant(meant[0], {"part": meant[1]}, failure)
         means_lines = any("line" in node.get("column_names", ()) for node in query.nodes)
         for name in query.list_lines(columns):
-            if data := _read_data(query.unread[name], unknown and unknown[1]):
+            if data := _read_data(query.unread[name], unknown):
                 return _Meant(name, {"value": data, "is_of_text": True}, failure if means_lines else None)
         return failure
+
+
+def _read_unknown_name(message: str, tables: Collection[str]) -> str | None:
+    """The unknown column in an error of DuckDB, which takes the first names in `response.content.size` for a table."""
+    if (unknown := UNKNOWN_NAME.search(message)) is None:
+        return None
+    known = {table.casefold() for table in tables}
+    names = [name for name in unknown[1].split(".") if name.casefold() not in known]
+    return names[0] if names and unknown[0].startswith("Referenced table") else unknown[1]
 
 
 def _read_data(blob: Buffer, column: str | None) -> bytes | None:
@@ -329,7 +345,7 @@ def _find_counted(
     if not counts_rows(query.nodes):
         return None
     objects = {name: columns[name] for name in columns if name in query.whole & query.objects}
-    counted = explain_count(database, query.nodes, objects)
+    counted = explain_count(database, query.nodes, objects, query.texts)
     if counted is None:
         return _find_rows_of_text(query, columns)
     table, message = counted

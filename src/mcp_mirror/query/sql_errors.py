@@ -36,12 +36,14 @@ UNKNOWN_NAME: Final = lazy_pattern(
 )
 """The name in errors such as `Table "o" does not have a column named "x"`, or of `metric.mode` without a `metric`."""
 _UNKNOWN_TABLE: Final = "Referenced table"
-_MISSING_FIELD: Final = lazy_pattern(r"Cannot extract field '([^']+)'")
+MISSING_FIELD: Final = lazy_pattern(r"Cannot extract field '([^']+)'")
 """The key in the error of `note.gift` if the column has no objects."""
 _NO_JSON: Final = lazy_pattern(r"Malformed JSON at byte 0 of input")
 """The error of a text that is compared with JSON."""
 _UNCONVERTED: Final = lazy_pattern(r"Could not convert string '([^']*)'")
 """The text in errors such as `Could not convert string 'NA' to INT64`."""
+_LONG_TEXT: Final = 10
+"""Line breaks of a text beside which the other members of an object say little."""
 _ERROR_CHARACTERS: Final = 400
 _REASON_CHARACTERS: Final = 800
 _SCHEMA_CHARACTERS: Final = 1200
@@ -73,8 +75,13 @@ def describe_error(database: "DuckDBPyConnection", error: Exception, sql: str, t
             message = " ".join(filter(None, (message, reason, _describe_tables(tables))))
     elif _NO_JSON.search(message):
         message += " A column with values of several types is JSON: write (column->>'$') for its texts."
-    elif (text := _UNCONVERTED.search(message)) and text[1] in MISSING:
-        message += f" A missing number is NULL: use IS NULL or IS NOT NULL in place of '{text[1]}'."
+    elif text := _UNCONVERTED.search(message):
+        is_missing = text[1] in MISSING
+        message += (
+            f" A missing number is NULL: use IS NULL or IS NOT NULL in place of '{text[1]}'."
+            if is_missing
+            else " TRY_CAST returns NULL for texts that it cannot convert."
+        )
     return SqlFailure(message, kind)
 
 
@@ -91,13 +98,20 @@ def _explain_name(
     reason = ""
     if missing:
         reason = _explain_missing(missing[1], tables, sql) or _explain_field(database, missing[1], tables)
+        if not reason and missing[1].casefold() == "line":
+            explained = (_explain_texts(database, name, tables[name]) for name in tables if name not in texts)
+            reason = next(filter(None, explained), "")
     if not reason and unknown:
         explained = (_explain_rows(database, name, tables[name], is_text=name in texts) for name in tables)
         reason = next(filter(None, explained), "")
-    if not reason and (key := missing or _MISSING_FIELD.search(message)):
+    if not reason and (key := missing or MISSING_FIELD.search(message)):
         explained = (_explain_json(database, name, tables[name], key[1], is_text=name in texts) for name in tables)
         reason = next(filter(None, explained), "")
     reason = reason or next(filter(None, (_explain_cells(name, tables[name]) for name in tables)), "")
+    if missing and "column " not in reason:
+        found = ((name, _find_long_text(database, name, tables[name])) for name in tables if name not in texts)
+        longest = next((f"{quote_shown(name)} has {place}" for name, place in found if place), "")
+        reason = " ".join(filter(None, (reason, longest)))
     return sanitize(shorten(reason, _REASON_CHARACTERS))
 
 
@@ -219,17 +233,25 @@ def counts_rows(nodes: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def explain_count(
-    database: "DuckDBPyConnection", nodes: Sequence[Mapping[str, Any]], objects: Mapping[str, Mapping[str, str]]
+    database: "DuckDBPyConnection",
+    nodes: Sequence[Mapping[str, Any]],
+    objects: Mapping[str, Mapping[str, str]],
+    texts: Collection[str],
 ) -> tuple[str, str] | None:
     """The table of an object if a query that only counts rows counts its one row, and its rows are in a column.
 
-    None for any other. `objects` has the columns of the tables of objects. The second text is an error about it.
+    None for any other. `objects` has the columns of the tables of objects, and `texts` the tables of texts. A long text
+    in an object has rows too. The second text is an error about it.
     """
     read = {str(node["table_name"]).casefold() for node in nodes if node.get("type") == "BASE_TABLE"}
     for table in objects:
         listed = (list_rows(database.sqltype(kind), (column,)) for column, kind in objects[table].items())
         inside = list(chain.from_iterable(listed))
-        if not inside or table.casefold() not in read:
+        if table.casefold() not in read:
+            continue
+        if not inside:
+            if table not in texts and (text := _find_long_text(database, table, objects[table])):
+                return table, f"count(*) is 1, because {quote_shown(table)} is one object with {text}"
             continue
         sizes = ", ".join(f"any_value({rows.size})" for rows in inside)
         count, *found = database.execute(f"SELECT count(*), {sizes} FROM {quote_name(table)}").fetchone() or (0,)  # noqa: S608  # quoted names
@@ -240,10 +262,38 @@ def explain_count(
     return None
 
 
+def _find_long_text(database: "DuckDBPyConnection", table: str, columns: Mapping[str, str]) -> str:
+    """Name the column of the longest text of the only row of a table; empty for other rows, and for short texts."""
+    names = [column for column, kind in columns.items() if kind == "VARCHAR"]
+    breaks = ", ".join(
+        f"length({name}) - length(replace({name}, chr(10), '')) - ends_with({name}, chr(10))::INT"
+        for name in map(quote_name, names)
+    )
+    found = database.execute(f"SELECT {breaks} FROM {quote_name(table)} LIMIT 2").fetchall() if names else ()  # noqa: S608  # quoted names
+    if len(found) != 1:
+        return ""
+    most, column = max(zip((count or 0 for count in found[0]), names, strict=True))
+    return f"a text of {most + 1:,} lines {_name_place([column])}" if most >= _LONG_TEXT else ""
+
+
 def _explain_cells(table: str, columns: Mapping[str, str]) -> str:
     if list(columns) == ["json"] and columns["json"].endswith("[]"):
         return f"Each row of {quote_shown(table)} is an array: {_CELLS}"
     return ""
+
+
+def _explain_texts(database: "DuckDBPyConnection", table: str, columns: Mapping[str, str]) -> str:
+    """Name the lines of texts such as the pages of a document; empty without texts of several lines in an array."""
+    if columns not in ({"json": "JSON"}, {"json": "VARCHAR"}):
+        return ""
+    text, source = "json", quote_name(table)
+    if columns["json"] == "JSON":
+        text, source = "json->>'$'", f"{source} WHERE json_type(json) = 'VARCHAR'"
+    items = f"(SELECT {text} AS text FROM {source})"  # noqa: S608  # a quoted name
+    if not database.execute(f"SELECT 1 FROM {items} WHERE contains(text, chr(10)) LIMIT 1").fetchall():  # noqa: S608
+        return ""
+    lines = f"FROM (SELECT unnest(string_split({text}, chr(10))) AS line FROM {source})"  # noqa: S608  # a quoted name
+    return f"{quote_shown(table)} has texts of several lines. Their lines are {lines}."
 
 
 def _explain_mixed_items(database: "DuckDBPyConnection", table: str, columns: Mapping[str, str]) -> str:

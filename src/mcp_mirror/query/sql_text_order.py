@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mcp_mirror.core.amounts import shorten
 from mcp_mirror.query.sql_files import quote_name, quote_text
-from mcp_mirror.query.text_order import CLOCK, DURATION, MAX_ORDERED, find_date_format
+from mcp_mirror.query.sql_keywords import read_keywords
+from mcp_mirror.query.text_order import CLOCK, DURATION, LABELED, MAX_ORDERED, find_date_format
 from mcp_mirror.security.sanitize import sanitize
 from mcp_mirror.system.patterns import lazy_pattern
 
@@ -34,6 +35,13 @@ _NO_NUMBERS: Final = frozenset({"varchar", "text", "string", "json", "blob"})
 """Types to which any text is cast."""
 _TEXT_OF_KEY: Final = frozenset({"->>", "json_extract_string"})
 """Functions that return the member of an object at a key as text."""
+_PARTS_OF_TEXT: Final = frozenset(
+    {
+        *("regexp_extract", "regexp_replace", "split_part", "string_split", "str_split", "split", "array_extract"),
+        *("substr", "substring", "left", "right", "replace", "trim", "ltrim", "rtrim", "nullif"),
+    }
+)
+"""Functions that return a part of a text or change it, and lists of such parts."""
 _WITHOUT_ZONES: Final = frozenset({"timestamp", "datetime"})
 """Types to which texts with times are cast without their zones."""
 _SAMPLED: Final = 1000
@@ -52,10 +60,11 @@ _POINT: Final = rf"{_BEFORE}(?:\d{{1,3}}(?:[,{_SPACES}]\d{{3}})+|\d+)(?:\.\d+)?"
 """A number with a decimal point; commas or spaces may group its digits. `_AFTER`, or a unit, follows."""
 _COMMA: Final = rf"{_BEFORE}(?:\d{{1,3}}(?:[.{_SPACES}]\d{{3}})+|\d+)(?:,\d+)?"
 """A number with a decimal comma; points or spaces may group its digits. `_AFTER`, or a unit, follows."""
-_UNIT: Final = lazy_pattern(r"(?<=[\d \u00a0\u202f])[A-Za-zµμ°Ω²³]{1,12}\Z")
+_UNIT: Final = lazy_pattern(r"(?<=[\d \u00a0\u202f])[A-Za-zµμ°Ω²³][A-Za-zµμ°Ω²³/]{0,11}\Z")
 _SIZE: Final = r"(?:\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?) ?(?:[kKMGTPE]i?)?B?"
 """A number of bytes; the expression of `text_order` has groups."""
-_VERSION: Final = r"v?\d{1,6}\.\d{1,6}\.\d{1,6}"
+_VERSION: Final = r"v?\d{1,6}(?:\.\d{1,6}){1,3}(?:[-+.]?[A-Za-z][0-9A-Za-z.+-]*)?"
+_MULTIPLE: Final = "[kK]|[mM]n?|[bB]n?|[tT]n?|thousand|million|billion|trillion"
 _LITERALS: Final[Mapping[str, str]] = {
     "numbers": "numbers such as 1000.5",
     "sizes": "numbers of bytes such as 1e9",
@@ -94,6 +103,10 @@ class _Operand(NamedTuple):
     """Its name, after the table and before keys of a STRUCT: `t.note.price`."""
     keys: str = ""
     """The keys of JSON, in SQL: `->'note'->>'price'`."""
+    before: str = ""
+    """The beginning of the calls that return a part of it: `split_part(`."""
+    after: str = ""
+    """The end of these calls: `, ' ', 2)`."""
 
 
 class _Form(NamedTuple):
@@ -162,7 +175,11 @@ def explain_empty_cells(
 
 
 def _read(node: Node) -> _Operand | None:
-    """The column, or the text within it, that a node is; None for any other node."""
+    """The column, or the text within it or a part of it, that a node is; None for any other node."""
+    before = after = ""
+    while call := _read_call(node):
+        node, begin, end = call
+        before, after = before + begin, end + after
     keys = ""
     while (kind := node.get("type")) != "COLUMN_REF":
         if kind == "LAMBDA" and keys:  # `a->'b'` within `a->'b'->>'c'`
@@ -176,7 +193,24 @@ def _read(node: Node) -> _Operand | None:
         if literal.get("kind") != "STRING":
             return None
         keys = f"{arrow}{quote_text(literal['text'])}{keys}"
-    return _Operand(tuple(node["column_names"]), keys)
+    return _Operand(tuple(node["column_names"]), keys, before, after)
+
+
+def _read_call(node: Node) -> tuple[Node, str, str] | None:
+    """The text of which a node is a part, and the SQL of the function or index before and after it; else None."""
+    name = str(node.get("function_name", "")).lower()
+    if node.get("type") == "ARRAY_EXTRACT":
+        (text, *others), begin, end = node["children"], "", "[{}]"
+    elif name in _PARTS_OF_TEXT and node["arguments"]:
+        text, *others = (argument["expression"] for argument in node["arguments"])
+        begin, end = f"{name}(", ", {})" if others else ")"
+    else:
+        return None
+    literals = [other.get("literal", {}) for other in others]
+    if not {literal.get("kind") for literal in literals} <= {"STRING", "INTEGER"}:
+        return None
+    texts = (quote_text(literal["text"]) if literal["kind"] == "STRING" else literal["text"] for literal in literals)
+    return text, begin, end.replace("{}", ", ".join(texts))
 
 
 def _list_made_names(node: Node) -> Iterator[str]:
@@ -204,10 +238,13 @@ def _locate(
     if qualifier and (meant or all(name.casefold() != qualifier for _, name, _ in columns)):
         names = names[1:]
     found = [column for column in columns if column[1].casefold() == names[0].casefold()]
-    if len(names) == 1 and not operand.keys:
+    if len(names) == 1 and not (operand.keys or operand.after):
         are_texts = all(kind == "VARCHAR" for _, _, kind in found)
         return [(table, quote_name(name)) for table, name, _ in found] if are_texts else ()
-    within = [(table, _write_texts((name, *names[1:]), operand.keys, kind)) for table, name, kind in found]
+    within = [
+        (table, operand.before + _write_texts((name, *names[1:]), operand.keys, kind) + operand.after)
+        for table, name, kind in found
+    ]
     return within if all(_are_texts(database, table, texts) for table, texts in within) else ()
 
 
@@ -266,14 +303,24 @@ def _read_texts(database: "DuckDBPyConnection", table: str, texts: str, missing:
 
 def _select(what: str, table: str, texts: str, missing: Sequence[str]) -> str:
     """A query of texts, with `{0}` for the text."""
-    listed = ", ".join(map(quote_text, ("", *missing)))
+    listed = ", ".join(map(quote_text, ("", "-", *missing)))
     return f"SELECT {what.format(f'trim({texts})')} FROM {quote_name(table)} WHERE trim({texts}) NOT IN ({listed})"  # noqa: S608  # quoted names
 
 
 def _find_form(database: "DuckDBPyConnection", table: str, texts: str, missing: Sequence[str]) -> _Form | None:
     """What all texts of a column are; None for texts that are neither numbers, dates nor versions."""
     read = _read_texts(database, table, texts, missing)
-    finders = (_find_number, _find_size, _find_duration, _find_date, _find_zoned, _find_named_date, _find_version)
+    finders = (
+        _find_number,
+        _find_size,
+        _find_multiple,
+        _find_labeled,
+        _find_duration,
+        _find_date,
+        _find_zoned,
+        _find_named_date,
+        _find_version,
+    )
     form = next(filter(None, (find(read) for find in finders)), None)
     if form is None:
         return None
@@ -328,14 +375,43 @@ def _find_size(texts: Sequence[str]) -> _Form | None:
     return _Form("sizes", _test_pattern(_SIZE), (f"{number} * {power}",))
 
 
+def _find_multiple(texts: Sequence[str]) -> _Form | None:
+    """The form of amounts such as `$850M` and `$1.2B`; None for other texts. Without a currency, B may be bytes."""
+    has_currency = all(re.search(_CURRENCY, text) for text in texts)
+    units = {re.sub(r"[^a-z]", "", re.sub(_CURRENCY, "", text).lower())[:1] for text in texts}
+    pattern = rf"{_POINT} ?(?:{_MULTIPLE})?(?: ?(?:{_CURRENCY}))?"
+    if len(units) == 1 or not (has_currency or {"m", "b"} <= units) or not _match_all(pattern, texts):
+        return None
+    number = "TRY_CAST(regexp_replace({0}, '[^0-9.-]', '', 'g') AS DOUBLE)"
+    unit = r"lower(regexp_extract({0}, '\d ?([a-zA-Z])', 1))"
+    conversions = (
+        f"{number} * CASE {unit} WHEN 'k' THEN 1e3 WHEN 'm' THEN 1e6 WHEN 'b' THEN {b} WHEN 't' THEN 1e12 ELSE 1 END"
+        for b in (("1e9",) if has_currency else ("1e9", "1"))
+    )
+    return _Form("numbers", _test_pattern(pattern), tuple(conversions))
+
+
+def _find_labeled(texts: Sequence[str]) -> _Form | None:
+    """The form of numbers such as `12 (5m ago)` or `#9`; None for other texts, and for numbers of the same length."""
+    if _match_all(_PLAIN, texts) or not _match_all(LABELED, texts):
+        return None
+    number = r"regexp_extract({0}, '\d+(\.\d+)?')"
+    if len({len(found[0].partition(".")[0]) for text in texts if (found := re.search(r"[\d.]+", text))}) == 1:
+        return None
+    return _Form("numbers", _test_pattern(LABELED), (f"TRY_CAST({number} AS DOUBLE)",))
+
+
 def _find_duration(texts: Sequence[str]) -> _Form | None:
     """The form of durations such as `9 ms` and `1m30s`, and times such as `9:05`, unless all have the same digits."""
     if len({re.sub(r"\d", "0", text) for text in texts}) == 1:
         return None  # the order of the texts is that of the times
-    if _match_all(DURATION, texts):
+    if _match_all(f"(?:{DURATION})(?: ago)?", texts):
         has_micro = any(sign in text for sign in "\u00b5\u03bc" for text in texts)
         text = "regexp_replace({0}, '[\u00b5\u03bc]', 'u')" if has_micro else "{0}"
-        return _Form("durations", _test_pattern(DURATION), (f"epoch(TRY_CAST({text} AS INTERVAL))",), is_castable=True)
+        is_past = any(text.endswith("ago") for text in texts)
+        text = f"replace({text}, ' ago', '')" if is_past else text
+        conversion = f"epoch(TRY_CAST({text} AS INTERVAL))"
+        return _Form("durations", _test_pattern(f"(?:{DURATION})(?: ago)?"), (conversion,), is_castable=not is_past)
     if _match_all(CLOCK, texts):
         parts = "list_transform(string_split({0}, ':'), lambda part: TRY_CAST(part AS DOUBLE))"
         is_castable = len({text.count(":") for text in texts}) == 1
@@ -345,8 +421,12 @@ def _find_duration(texts: Sequence[str]) -> _Form | None:
 
 
 def _find_date(texts: Sequence[str]) -> _Form | None:
-    """The form of dates that begin with the day or the month; None for other texts."""
+    """The form of dates that begin with the day or the month, or have no zeros; None for other texts."""
     for sign, (time, time_format) in ((sign, entry) for sign in "./-" for entry in _TIMES.items()):
+        from_year = rf"\d{{4}}[{sign}]\d{{1,2}}[{sign}]\d{{1,2}}{time}"
+        if len({*map(len, texts)}) > 1 and _match_all(from_year, texts):
+            conversion = f"try_strptime({{0}}, '%Y{sign}%m{sign}%d{time_format}')"
+            return _Form("dates", _test_pattern(from_year), (conversion,), is_castable=sign != ".")
         pattern = _DATE.format(f"[{sign}]") + time
         if _match_all(pattern, texts):
             numbers = [text.split(sign)[:2] for text in texts]
@@ -381,22 +461,26 @@ def _find_named_date(texts: Sequence[str]) -> _Form | None:
 
 
 def _find_version(texts: Sequence[str]) -> _Form | None:
-    """The form of versions of three numbers, some of which have more digits than others; None for other texts."""
-    widths = {tuple(map(len, text.removeprefix("v").split("."))) for text in texts}
-    if len(widths) == 1 or not _match_all(_VERSION, texts):
+    """The form of versions, some of which have more digits than others, and three numbers; None for other texts."""
+    numbers = [text.removeprefix("v").partition("-")[0].split(".") for text in texts]
+    lengths = {len(parts) for parts in numbers}
+    is_grouped = all(len(part) == len("000") for parts in numbers for part in parts[1:])  # 1.234.567
+    if is_grouped or max(lengths) < 3 or lengths == {4} or not _match_all(_VERSION, texts):  # noqa: PLR2004  # addresses have 4
         return None
-    return _Form("versions", _test_pattern(_VERSION), ("TRY_CAST(string_split(ltrim({0}, 'v'), '.') AS INT[])",))
+    if len({tuple(map(len, parts)) for parts in numbers}) == 1:
+        return None
+    first = r"nullif(regexp_extract({0}, '\d+(\.\d+)*'), '')"  # [NULL] would be more than any version
+    return _Form("versions", _test_pattern(_VERSION), (f"TRY_CAST(string_split({first}, '.') AS INT[])",))
 
 
 def _write_name(database: "DuckDBPyConnection", operand: _Operand) -> str:
     """The name of an operand in SQL."""
-    select = "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category = 'reserved'"
-    keywords = {str(keyword) for (keyword,) in database.execute(select).fetchall()}
+    keywords = read_keywords(database)
     names = (
         name if re.fullmatch(r"(?!\d)\w+", name) and name.lower() not in keywords else quote_name(name)
         for name in operand.names
     )
-    return ".".join(names) + operand.keys
+    return operand.before + ".".join(names) + operand.keys + operand.after
 
 
 def _describe(form: _Form, column: str, text: str) -> str:

@@ -46,6 +46,14 @@ _AMOUNTS: Final = tuple(
 """Amounts with a decimal point and with a decimal comma, each with the translation to digits and a point."""
 _PLAIN: Final = lazy_pattern(r"-?[\d.]+", re.ASCII)
 """A number without marks that a JSON number does not have."""
+_MULTIPLES: Final[Mapping[str, float]] = {
+    "": 1,
+    "k": 1e3,
+    **dict.fromkeys(("m", "mn", "million"), 1e6),
+    **dict.fromkeys(("b", "bn", "billion"), 1e9),
+    **dict.fromkeys(("t", "tn", "trillion"), 1e12),
+}
+"""What follows an amount of money such as `$1.2B`."""
 _SLASHED: Final = "%d/%d/%Y"
 """What `_write_format` makes of the beginning of a date such as 12/31/2026; either number may be the month."""
 _SIZE: Final = lazy_pattern(
@@ -53,12 +61,15 @@ _SIZE: Final = lazy_pattern(
 )
 """A number of bytes, such as `1.2 GB`, `900K` or `512Mi`."""
 _TIME_UNIT: Final = (
-    "ms|msecs?|milliseconds?|[u\u00b5\u03bc]s|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?|w|weeks?"
+    "ms|msecs?|milliseconds?|[u\u00b5\u03bc]s|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?|w|weeks?|months?"
+    "|y|yrs?|years?"
 )
 DURATION: Final = rf"\d+(?:\.\d+)? ?(?:{_TIME_UNIT})(?: ?\d+(?:\.\d+)? ?(?:{_TIME_UNIT}))*"
 """A duration with units, such as `9 ms` or `1m30s`, in the syntax of RE2 and of Python."""
 CLOCK: Final = r"(?:\d{1,3}:)?\d{1,3}:[0-5]\d(?:\.\d+)?"
 """A time of the day or a duration, such as `9:05` or `1:02:03.5`."""
+LABELED: Final = r"[#~]?(?P<number>\d+(?:\.\d+)?)(?:\+|st|nd|rd|th| \([^()]*\)| of \d+)?"
+"""A number with a sign, an ordinal, or a number with another one or a remark behind it: `12 (5m ago)`."""
 _SECONDS: Final[Mapping[str, float]] = {
     "milli": 1e-3,
     "micro": 1e-6,
@@ -67,13 +78,21 @@ _SECONDS: Final[Mapping[str, float]] = {
     "h": 3600,
     "d": 86400,
     "w": 604800,
+    "month": 2_592_000,
+    "y": 31_557_600,
 }
-_DURATION: Final = lazy_pattern(DURATION, re.ASCII)
+_DURATION: Final = lazy_pattern(f"{DURATION}(?: ago)?", re.ASCII)
 _DURATION_PART: Final = lazy_pattern(
-    r"(?P<number>[\d.]+) ?(?:(?P<milli>ms|milli)|(?P<micro>[u\u00b5\u03bc])|(?P<unit>[smhdw]))", re.ASCII
+    r"(?P<number>[\d.]+) ?(?:(?P<milli>ms|milli)|(?P<micro>[u\u00b5\u03bc])|(?P<month>month)|(?P<unit>[smhdwy]))",
+    re.ASCII,
 )
+_LABELED: Final = lazy_pattern(LABELED, re.ASCII)
 _CLOCK: Final = lazy_pattern(CLOCK, re.ASCII)
-_VERSION: Final = lazy_pattern(r"v\d+(?:\.\d+)*|\d+(?:\.\d+){2,}", re.ASCII)
+_VERSION: Final = lazy_pattern(
+    r"(?P<numbers>v?\d+(?:\.\d+)*)(?:(?P<early>[-.]?(?:a|b|c|dev|m|pre|rc|snapshot)[\w.+-]*)|[-+.]?[a-z][\w.+-]*)?",
+    re.ASCII | re.IGNORECASE,
+)
+"""A version, of which an early one such as `1.0-rc1` is before `1.0`."""
 
 
 def find_date_format(text: str) -> str | None:
@@ -117,7 +136,7 @@ def read_order(texts: Sequence[object]) -> Sequence[float] | None:
     """
     readers = (
         *(_read_dates, _read_slashed_dates, _read_amounts, _read_durations, _read_clocks),
-        *(_read_sizes, _rank_versions),
+        *(_read_sizes, _read_labeled, _rank_versions),
     )
     return next(filter(None, (read(texts) for read in readers)), None)
 
@@ -210,12 +229,22 @@ def _read_sizes(texts: Sequence[object]) -> Sequence[float] | None:
 def _read_amounts(texts: Sequence[object]) -> Sequence[float] | None:
     for pattern, to_digits in _AMOUNTS:
         if amounts := _match_all(pattern, texts):
-            units = {(amount["before"], amount["after"]) for amount in amounts}
-            are_signed_twice = any(amount["sign"] and amount["inner"] for amount in amounts)
-            if len(units) > 1 or are_signed_twice or _match_all(_PLAIN, texts):
-                return None
-            return [_read_sign(amount) * float(amount["number"].translate(to_digits)) for amount in amounts]
+            return None if _match_all(_PLAIN, texts) else _count_amounts(amounts, to_digits)
     return None
+
+
+def _count_amounts(amounts: Sequence[re.Match[str]], to_digits: Mapping[int, str | int | None]) -> list[float] | None:
+    """The numbers of amounts; None if they have several units, or a sign on both sides of the unit."""
+    if any(amount["sign"] and amount["inner"] for amount in amounts):
+        return None
+    numbers = [_read_sign(amount) * float(amount["number"].translate(to_digits)) for amount in amounts]
+    units = {(amount["before"], amount["after"]) for amount in amounts}
+    if len(units) == 1:
+        return numbers
+    after = [amount["after"].strip().lower() for amount in amounts]
+    if len({before for before, _ in units} - {""}) != 1 or ("", "") in units or not {*after} <= _MULTIPLES.keys():
+        return None
+    return [number * _MULTIPLES[multiple] for number, multiple in zip(numbers, after, strict=True)]
 
 
 def _read_sign(amount: re.Match[str]) -> int:
@@ -237,11 +266,18 @@ def _read_clocks(texts: Sequence[object]) -> Sequence[float] | None:
     return [reduce(lambda first, part: 60 * first + float(part), clock[0].split(":"), 0.0) for clock in clocks] or None
 
 
+def _read_labeled(texts: Sequence[object]) -> Sequence[float] | None:
+    found = _match_all(_LABELED, texts)
+    has_label = any(label[0] != label["number"] for label in found)
+    return [float(label["number"]) for label in found] if has_label else None
+
+
 def _rank_versions(texts: Sequence[object]) -> Sequence[float] | None:
-    versions: list[tuple[int, ...]] = []
-    for text in texts:
-        if not isinstance(text, str) or len(text) > MAX_ORDERED or not _VERSION.fullmatch(text):
-            return None
-        versions.append(tuple(map(int, text.removeprefix("v").split("."))))
+    written = _match_all(_VERSION, texts)
+    if not any(version["numbers"].startswith("v") or version["numbers"].count(".") > 1 for version in written):
+        return None
+    versions = [
+        (tuple(map(int, version["numbers"].removeprefix("v").split("."))), not version["early"]) for version in written
+    ]
     ranks = {version: rank for rank, version in enumerate(sorted(set(versions)))}
     return [ranks[version] for version in versions]

@@ -19,13 +19,13 @@ _MARK: Final = 40
 _ERROR: Final = lazy_pattern(
     r"(?:\b|(?<=\dm))"  # the end of a color of a terminal: `\x1b[31m`
     r"(?:(?:ERROR|FATAL|CRITICAL|SEVERE|FAILED|FAIL|Traceback)\b|[Ee]rror(?=:|\[)|level=(?:error|fatal)\b)"
-    r"|\"level\": ?\"(?:error|fatal)\"|##\[error\]"
+    r"|\"level\": ?\"(?:error|fatal)\"|(?:##)?\[error\]"
 )
 """A word of a line with an error, in the output of programs."""
 _ERROR_PARTS: Final = (
     *("ERROR", "FATAL", "CRITICAL", "SEVERE", "FAIL", "Traceback"),
     *("Error:", "error:", "Error[", "error["),
-    *("level=error", "level=fatal", "##[error]"),
+    *("level=error", "level=fatal", "##[error]", "[error]"),
     *('"level":"error"', '"level": "error"', '"level":"fatal"', '"level": "fatal"'),
 )
 """What begins such a word. A search for texts takes a seventh of the time of one for the expression."""

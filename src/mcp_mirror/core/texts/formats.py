@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from mcp_mirror.core.amounts import format_count
+from mcp_mirror.core.texts.line_patterns import LOG_LINE, SETTINGS
 from mcp_mirror.core.texts.number_tables import MAX_CHARACTERS, find_number_table
 from mcp_mirror.core.texts.pipe_tables import PipeTable, find_aligned_table, find_first_records, find_pipe_table
 from mcp_mirror.core.texts.python_literals import has_nan, is_python_literal, translate_python_literal
@@ -23,6 +24,7 @@ DIFF: Final = "diff"
 MARKDOWN: Final = "Markdown"
 HTML: Final = "HTML"
 CODE: Final = "source code"
+LOG: Final = "log"
 TABLE: Final = "table"
 """The beginning of the format of a table that a text draws."""
 _EDGE_BYTES: Final = 1 << 12
@@ -44,13 +46,14 @@ _ROWS_FOLLOW: Final = r"[ \t\r]*\n(?=\{\"|(?![ \t\r]*\n|[^\n]*[,;] ))"
 _SEPARATOR: Final = r'"?sep=[,;|\t]"?[ \t\r]*'
 """The line that names the delimiter to Excel."""
 _COLUMN: Final = r'"?+[^\W\d][\w ()%#-]*+"?+'
+_COMMENTS: Final = lazy_pattern(r"(?:#[^\n]*+\n)++")
 _HEADINGS: Final = (
     lazy_pattern(rf"{_SEPARATOR}\n"),
     lazy_pattern(r"(?:[^\n]+\n){1,5}?[ \t\r]*\n"),
     lazy_pattern(rf"(?:[^\n]*\n){{0,4}}?[^\n]*:{_ROWS_FOLLOW}"),
     lazy_pattern(rf"(?:(?:[^\n]*\n){{0,3}}?[^\n,;|\t]*\n)??[^\n,;|\t]*(?:---|===){_ROWS_FOLLOW}"),
     lazy_pattern(r"(?:[^\n]*+\n){0,5}?[ \t]*+(?:```|~~~)[\w-]*+[ \t\r]*+\n"),
-    lazy_pattern(r"(?:#[^\n]*+\n)++"),
+    _COMMENTS,
     lazy_pattern(rf"(?:[^\n,;|\t]*\n){{0,4}}?[^\n,;|\t]*\.[ \t\r]*\n(?={_COLUMN}(?:[,;|]{_COLUMN})++\r?\n)"),
     lazy_pattern(rf"(?:[^\n\t]*+\n){{1,5}}+(?={_COLUMN}(?:\t{_COLUMN})++\r?\n)"),
 )
@@ -97,12 +100,6 @@ _HTML: Final = lazy_pattern(r"\s*<(?:!doctype\s+html|html|head|body)\b", re.IGNO
 _TAGS: Final = lazy_pattern(r"</?(?:div|p|span|a|table|tr|td|ul|li|h[1-6]|br)\b[^>]*>", re.IGNORECASE)
 _XML: Final = lazy_pattern(r"\s*<(?:\?xml\b|[A-Za-z_][\w:.-]*(?:\s[^<>]*)?>)")
 _DIFF: Final = lazy_pattern(r"^(?:diff --git |@@ -\d+(?:,\d+)? \+\d+)", re.MULTILINE)
-_LOG: Final = lazy_pattern(
-    r"\[?(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\d\d:\d\d:\d\d|\d{4}/\d\d/\d\d \d\d:|\d{10,13}\b"
-    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)"
-    r"|(?:\S+ ){0,4}?[\[(<]?(?:trace|debug|info|notice|warn|warning|error|fatal|critical)\b[\])>:]?",
-    re.IGNORECASE,
-)
 _MARKDOWN: Final = (
     lazy_pattern(r"^#{1,6} \S", re.MULTILINE),
     lazy_pattern(r"^(?:```|~~~)", re.MULTILINE),
@@ -165,10 +162,11 @@ def find_format(edges: Edges) -> str:
     lines = _read_lines(edges.head, is_whole=edges.is_whole)
     if not lines:
         return ""
-    if form := next(filter(None, _guess_formats(edges, lines)), ""):
+    form = next(filter(None, _guess_formats(edges, lines)), "")
+    if form and not (form == LOG and _COMMENTS.match(edges.head)):  # rows below comments may begin with times
         return form
-    _, form = _find_rows_after_heading(edges)
-    return form + AFTER_HEADING if form else _detect_rows_and_footer(edges.head, is_whole=edges.is_whole)
+    _, rows = _find_rows_after_heading(edges)
+    return rows + AFTER_HEADING if rows else form or _detect_rows_and_footer(edges.head, is_whole=edges.is_whole)
 
 
 def is_heading(text: str) -> bool:
@@ -275,9 +273,10 @@ def _guess_formats(edges: Edges, lines: Sequence[str]) -> Iterator[str]:
         find_first_records(lines) or (find_pipe_table("\n".join(lines)) if _ends_in_table(edges) else None)
     )
     yield _detect_rows(lines) or _detect_table(edges, 0)
-    yield "log" if has_lines and _share_of_lines(_LOG, lines) >= _LOG_SHARE else ""
+    yield LOG if has_lines and _share_of_lines(LOG_LINE, lines) >= _LOG_SHARE else ""
     yield MARKDOWN if _is_markdown(head, lines) else ""
-    yield CODE if has_lines and _is_code(head, lines) else ""
+    are_settings = SETTINGS.match("\n".join((*lines, "")))
+    yield CODE if has_lines and not are_settings and _is_code(head, lines) else ""
 
 
 def measure_heading(edges: Edges) -> int:
@@ -409,7 +408,7 @@ def _is_log_line(row: Sequence[str]) -> bool:
 
 
 def _is_logged(cell: str) -> bool:
-    return 2 * len(_WORD.findall(cell)) >= _MIN_WORDS and _LOG.match(cell) is not None
+    return 2 * len(_WORD.findall(cell)) >= _MIN_WORDS and LOG_LINE.match(cell) is not None
 
 
 def _is_prose(row: Sequence[str]) -> bool:

@@ -327,10 +327,13 @@ def _outline_page(text: str) -> TextOutline | None:
 def _describe_rows(text: str, rows: Sequence[int], count: int, stop: int) -> str:
     """The number of rows of a table, and the words of its first row: `table, 40 rows: City | Price`.
 
-    `rows` has the beginnings of the first two rows after that of the table, which ends at `stop`.
+    A first row of headers does not count. `rows` has the beginnings of the first two rows after that of the table,
+    which ends at `stop`.
     """
     first, end = (*rows, stop, stop)[:2]
-    cells = [_strip_tags(cell) for cell in _CELL.split(text[first : min(end, first + _MAX_MARKUP, stop)])[1:]]
+    row = text[first : min(end, first + _MAX_MARKUP, stop)]
+    cells = [_strip_tags(cell) for cell in _CELL.split(row)[1:]]
+    count -= all(tag[2] in "hH" for tag in _CELL.findall(row))
     return f"{TABLE}, {format_count(count, 'row')}: {' | '.join(cells)}" if any(cells) else ""
 
 

@@ -54,7 +54,7 @@ _LIBRARIES: Final = ("np", "pd")
 """Names of libraries that a script does not have."""
 _IMPORTABLE: Final = f"A script can import {', '.join(_MODULES[:-1])} and {_MODULES[-1]}."
 _QUERIED: Final = (
-    "memory_query with the `expression` @ reads YAML and XML as JSON: give the script the path of its result."
+    "memory_query with the `expression` @ reads YAML, XML and INI as JSON: give the script the path of its result."
 )
 _FILES: Final = 'Each input is a file too: csv.DictReader(open("/memory/NAME", newline="")).'
 _WRITER: Final = "csv.writer needs an object with a method write(self, text): define a class that collects the texts."
@@ -89,6 +89,7 @@ _ADVICE: Final[Mapping[str, str]] = {
     "No module named 'io'": _FILES,  # io.StringIO(text)
     "No module named 'yaml'": _QUERIED,
     "No module named 'xml": _QUERIED,
+    "No module named 'configparser'": _QUERIED,
     "No module named": _IMPORTABLE,
     "iterating an unread": _UNREAD,  # list(open(path))
     "must be separated by newlines": _ONE_LINE,

@@ -33,13 +33,14 @@ async def query(call: ToolInput) -> Content:
             f"(`memory_tools.query_bytes`). Query a part of it (path/key){_name_readers(memory, ', or use ')}."
         )
     text_advice = f"{_name_readers(memory, 'Use ') or 'Use its path as the argument of another tool'}."
-    table_advice = text_advice
+    table_advice, group_advice = text_advice, ""
     if memory.services.sql is not None:
         table_advice = _SQL_ADVICE.format(path=found_value.quoted_path)
+        group_advice = f"SQL groups rows. {table_advice}"
     elif "memory_run" in memory.own_tools:
         readers = _name_readers(memory, ", or ")
         table_advice = _SCRIPT_ADVICE.format(path=found_value.quoted_path, readers=readers)
-    selection = Select(call.arguments.text("expression"), max_bytes, text_advice, table_advice)
+    selection = Select(call.arguments.text("expression"), max_bytes, text_advice, table_advice, group_advice)
     # Also for a small value: an expression can take any time, and JMESPath checks no deadline.
     async with memory.services.queries.run_in_worker(
         found_value.blob, found_value.file, selection, memory.tools.timeout, call.namespace

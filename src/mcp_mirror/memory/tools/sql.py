@@ -53,10 +53,12 @@ _NO_TABLE: Final = (
 _SELECT: Final = lazy_pattern(r"\s*(?:select|with|from)\s+[\w*\"]", re.IGNORECASE)
 """The beginning of an SQL query, which no JMESPath expression has."""
 _TABLE: Final = lazy_pattern(
-    r"(?:\A\s*(?:describe|pivot|summarize)|(?<!distinct )\b(?:from|join))\s+([a-z_]\w*+)(?!\s*\()",
+    r"(?:\A\s*(?:describe|pivot|summarize)|(?<!distinct )\b(?:from|join))\s+"
+    r"(?!(?:order|group)\s+by\b|(?:and|as|asc|between|desc|from|having|in|is|like|limit|not|or|where)\b)"
+    r"([a-z_]\w*+)(?!\s*\()",
     re.IGNORECASE | re.ASCII,
 )
-"""A name from which a query reads rows, not that of a function such as `UNNEST`."""
+"""A name from which a query reads rows, not that of a function such as `UNNEST`, nor what follows a column `from`."""
 _PART_OF: Final = lazy_pattern(r"\b(?:extract|overlay|substring|trim)\s*\([^()]*\bfrom\b", re.IGNORECASE)
 """A function in which `FROM` follows a unit, as in `EXTRACT(year FROM "at")`."""
 _CTE: Final = lazy_pattern(r"\b([a-z_]\w*+)(?:\s*\([^()]*\))?\s+as\s*\(", re.IGNORECASE | re.ASCII)

@@ -30,6 +30,10 @@ _INFORMATIVE: Final = lazy_pattern(
     r"missing|required|denied|invalid|^\u2502 "
 )
 """Lines that explain an exit, also in a box; the last line is often only a version or a bracket."""
+_ITEM: Final = lazy_pattern(r"\s*[-*\u2022] ")
+"""An item of a list. The line above the list is a hint if the line above that names the error."""
+_ERROR: Final = lazy_pattern(r"(?i)(?:\w*error|fatal): ")
+"""The beginning of a line that names an error."""
 _USAGE: Final = lazy_pattern(r"(?i)usage:")
 """Lines that explain an exit if no other does: programs print their usage also after an error."""
 _MARGIN: Final = lazy_pattern(
@@ -121,9 +125,11 @@ def _choose_line(lines: Sequence[str]) -> int:
             outer.append((index, text))
     newest_first = outer[: -_MAX_LINES - 1 : -1]
     for pattern in (_INFORMATIVE, _USAGE):
-        for index, text in newest_first:
+        for at, (index, text) in enumerate(newest_first):
             if pattern.search(text):
-                return index
+                is_hint = text.endswith(":") and _ITEM.match("".join(lines[index + 1 : index + 2]))
+                before = newest_first[at + 1] if is_hint and at + 1 < len(newest_first) else (index, "")
+                return before[0] if _ERROR.match(before[1]) else index
     return newest_first[0][0] if newest_first else len(lines) - 1
 
 
