@@ -345,6 +345,22 @@ async def test_reads_do_not_wait_for_values_that_wait_for_another_gateway(folder
         assert len(await store.list("me")) == 22
 
 
+async def test_reads_do_not_wait_for_an_expired_value_that_waits(folder: Path, clock: Clock) -> None:
+    async with opened(folder, clock) as store:
+        for number, blob in enumerate((SMALL, LARGE, SMALL)):
+            await put(store, clock, f"t-{number}", blob)
+        with closing(sqlite3.connect(folder / "index.sqlite", isolation_level=None)) as other:
+            other.execute("UPDATE entries SET expires = 0 WHERE base = 't-2'")
+            other.execute("BEGIN IMMEDIATE")
+            waiting = asyncio.create_task(store.describe("me", "t-2"))
+            for _ in range(10):
+                assert await read(store, "t-0") == SMALL
+                assert await read(store, "t-1") == LARGE
+            assert not waiting.done()  # it waits for ten seconds
+            other.execute("ROLLBACK")
+            assert isinstance(await waiting, Tombstone)
+
+
 async def test_a_folder_locked_by_another_gateway_is_an_error(
     folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 import uuid
+import weakref
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from clocks import PassTime
 from msgspec.structs import replace
 from redis.exceptions import ResponseError
 from redis_process import COMMAND, MISSING, RedisProcess, free_port
-from redis_values import check_accounts, opened, our_keys, put, refused
+from redis_values import check_accounts, descriptor, opened, our_keys, put, refused
 from samples import sample
 from tests.load import slowness
 from waiting import until
@@ -122,6 +123,19 @@ async def test_a_server_that_is_not_there_at_the_start_may_come_later(
         assert "cannot be reached" in message
         absent_redis.start()
         await back(store)
+
+
+async def test_a_value_that_could_not_be_stored_leaves_the_memory(absent_redis: RedisProcess, tmp_path: Path) -> None:
+    class Value(bytearray):
+        """Bytes that can be referred to weakly."""
+
+    async with opened(absent_redis, tmp_path) as store:
+        blob = Value(MIB)
+        kept = weakref.ref(blob)
+        with suppress(StoreError):
+            await store.put("me", descriptor("t-1", MIB), (memoryview(blob),))
+        del blob
+        await until(lambda: kept() is None, within=1)  # before the store's own work finds the next outage
 
 
 @pytest.mark.parametrize(

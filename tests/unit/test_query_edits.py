@@ -3,6 +3,8 @@
 import copy
 import json
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -279,6 +281,13 @@ def test_the_error_of_a_repeated_text_names_its_first_two_lines() -> None:
         replaced(b'["X", "X"]', "X", "Y")
 
 
+@pytest.mark.parametrize("dump", [json.dumps, partial(json.dumps, ensure_ascii=False)])
+def test_a_very_long_text_is_replaced(dump: Callable[[str], str]) -> None:
+    text, stop = "".join(f"line {number} \u00e9\n" for number in range(200_000)), 1_500_000
+    found = json.loads(replaced(dump(text).encode(), text[50_000:stop], "new"))
+    assert found == f"{text[:50_000]}new{text[stop:]}"
+
+
 def test_a_repeated_text_is_replaced_only_with_all() -> None:
     with pytest.raises(ToolError, match="more than once"):
         replaced(b'"aXbX"', "X", "Y")
@@ -339,7 +348,7 @@ def test_a_patch_that_removes_items_from_the_end_on_is_linear() -> None:
     blob = json.dumps(list(range(150_000))).encode()
     patch = Patch(json.dumps([op("remove", f"/{index}") for index in range(149_999, 148_999, -1)]).encode())
     over = process_time() + 3  # before: 7 s, now 0.2 s
-    with keep_indexes(FileSpan("value", Span(0, len(blob)))):
+    with keep_indexes(FileSpan("value", Span(0, len(blob))), blob):
         changed = b"".join(join_pieces(blob, patch(blob, lambda: process_time() > over)))
     assert json.loads(changed) == list(range(149_000))
 

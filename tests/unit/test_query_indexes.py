@@ -68,7 +68,7 @@ def test_an_indexed_item_is_the_item_of_a_search(at: int, lead: bytes) -> None:
     blob = lead + array() + b"  "
     span = Span(len(lead), len(array()))
     assert find_item(blob, span, at) == item(blob, span, at)
-    with keep_indexes(kept(f"items {lead!r}", len(blob))):
+    with keep_indexes(kept(f"items {lead!r}", len(blob)), blob):
         assert find_item(blob, span, at) == find_item(blob, span, at) == item(blob, span, at)
 
 
@@ -93,7 +93,7 @@ def test_an_indexed_array_has_its_length(name: str) -> None:
 def test_an_array_without_an_index_is_searched_item_by_item() -> None:
     values = [*([at, str(at), None][at % 3] for at in range(400_000)), {}]
     blob = json.dumps(values).encode()
-    with keep_indexes(kept("irregular", len(blob))):
+    with keep_indexes(kept("irregular", len(blob)), blob):
         for _ in range(2):
             found = find_item(blob, Span(0, len(blob)), len(values) - 2)
             assert isinstance(found, Span)
@@ -116,7 +116,7 @@ def test_a_pointer_finds_a_late_item_by_an_index() -> None:
 
 def test_a_kept_index_spares_reading_an_array_again() -> None:
     blob = Counted(array())
-    with keep_indexes(kept("spared items", len(blob))):
+    with keep_indexes(kept("spared items", len(blob)), blob):
         find_item(blob, Span(0, len(blob)), 90_000)
         Counted.read = 0
         found = find_item(blob, Span(0, len(blob)), 99_998)
@@ -131,7 +131,7 @@ def test_a_kept_index_spares_reading_an_array_again() -> None:
 def test_windows_of_an_indexed_text_show_the_same_in_any_order(dump: Callable[[Any], str], by: Unit) -> None:
     blob = f" {dump(long_text())} ".encode()
     units: Any = lines() if by == "lines" else long_text()
-    with keep_indexes(kept(f"{by} {dump('é')}", len(blob))):
+    with keep_indexes(kept(f"{by} {dump('é')}", len(blob)), blob):
         for offset in (0, 140_000, 3, 60_000, len(units) - 2, -2, -100_000, 140_000):
             shown = window(by, offset)(blob, never)
             start = offset % len(units)
@@ -145,7 +145,7 @@ def test_windows_of_an_indexed_text_show_the_same_in_any_order(dump: Callable[[A
 
 def test_a_kept_index_spares_reading_a_text_again() -> None:
     blob = Counted(json.dumps(long_text()).encode())
-    with keep_indexes(kept("spared lines", len(blob))):
+    with keep_indexes(kept("spared lines", len(blob)), blob):
         window("lines", -1)(blob, never)
         Counted.read = 0
         assert window("lines", -1)(blob, never) == lines()[-1]
@@ -155,7 +155,7 @@ def test_a_kept_index_spares_reading_a_text_again() -> None:
 def test_windows_of_json_text_by_line_are_indexed_too() -> None:
     blob = json.dumps(rows(), indent=1).encode()
     shown = blob.decode().split("\n")
-    with keep_indexes(kept("json lines", len(blob))):
+    with keep_indexes(kept("json lines", len(blob)), blob):
         for offset in (len(shown) - 3, 400_000, 0):
             assert window("lines", offset)(blob, never).startswith("\n".join(shown[offset : offset + 2]))
 
@@ -169,7 +169,7 @@ def test_windows_of_small_texts_by_line(blob: bytes, shown: str) -> None:
 def test_later_queries_continue_an_index_that_the_time_limit_cut_off() -> None:
     blob = json.dumps(long_text() * 3).encode()
     calls = iter(range(1000))
-    with keep_indexes(kept("late", len(blob))):
+    with keep_indexes(kept("late", len(blob)), blob):
         with pytest.raises(ToolError, match="takes longer"):
             window("lines", -1)(blob, lambda: next(calls) >= 3)
         assert window("lines", -1)(blob, never) == lines()[-1]
@@ -178,16 +178,31 @@ def test_later_queries_continue_an_index_that_the_time_limit_cut_off() -> None:
 
 
 def test_only_the_latest_indexes_are_kept() -> None:
-    blob = Counted(array())
-    with keep_indexes(kept("the oldest", len(blob))):
+    blob, small = Counted(array()), b'"a"'
+    with keep_indexes(kept("the oldest", len(blob)), blob):
         find_item(blob, Span(0, len(blob)), 99_999)
     for number in range(64):
-        with keep_indexes(kept(f"later {number}", 4)):
-            window("lines", 0)(b'"a"', never)
+        with keep_indexes(kept(f"later {number}", 3), small):
+            window("lines", 0)(small, never)
     Counted.read = 0
-    with keep_indexes(kept("the oldest", len(blob))):
+    with keep_indexes(kept("the oldest", len(blob)), blob):
         find_item(blob, Span(0, len(blob)), 99_999)
     assert Counted.read >= len(array())
+
+
+@pytest.mark.parametrize("added", [["a", "b", "c"], [[0], [1, 2]], [[0, 1], [2]] * 99_999])
+def test_an_edit_of_an_added_array_does_not_use_the_index_of_the_value(added: list[Any]) -> None:
+    operations = [
+        {"op": "replace", "path": "/99000/tags", "value": added},
+        {"op": "replace", "path": "/99000/tags/1", "value": None},
+        {"op": "remove", "path": f"/99000/tags/{len(added) - 1}"},
+    ]
+    blob = array()
+    with keep_indexes(kept("edited", len(blob)), blob):
+        for _ in range(2):
+            edited = b"".join(join_pieces(blob, Patch(json.dumps(operations).encode())(blob, never)))
+            expected = [added[0], None, *added[2:]][:-1]
+            assert json.loads(edited)[99_000] == {**rows()[99_000], "tags": expected}
 
 
 def test_late_items_are_edited_and_counted_by_an_index() -> None:

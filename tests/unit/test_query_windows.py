@@ -249,7 +249,7 @@ def test_a_read_stops_at_its_time_limit() -> None:
 
 def test_lines_and_characters_are_counted_in_any_script() -> None:
     blob = json.dumps("\u00e9\n\U0001f600").encode()
-    assert index_text(trim(blob)).count_lines(blob, trim(blob), never) == 2
+    assert index_text(blob, trim(blob)).count_lines(blob, trim(blob), never) == 2
     assert count_characters("\u00e9\n\U0001f600".encode()) == 3
 
 

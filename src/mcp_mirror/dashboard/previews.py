@@ -89,9 +89,9 @@ class PartQuery(msgspec.Struct, frozen=True):
         return {**self._describe("tree", len(known), len(part)), "entries": list(_list_entries(blob, entries))}
 
     def _read_lines(self, blob: Buffer, span: Span, is_over: IsOver) -> Mapping[str, Any]:
-        total = index_text(span).count_lines(blob, span, is_over)
+        total = index_text(blob, span).count_lines(blob, span, is_over)
         self._check_offset(total)
-        first, _, pieces = index_text(span).pieces_from_line(blob, span, self.offset, is_over)
+        first, _, pieces = index_text(blob, span).pieces_from_line(blob, span, self.offset, is_over)
         lines: list[str] = []
         size = 0
         for line in islice(_split_lines(pieces, is_over), self.offset - first, total - first):

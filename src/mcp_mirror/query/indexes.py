@@ -16,6 +16,7 @@ from mcp_mirror.payload.json_spans import count_items, item
 from mcp_mirror.payload.scans import ArrayScan, scan_array
 from mcp_mirror.query.texts import IsOver, TextPiece, check_time, count_characters, is_text, never, split_text
 from mcp_mirror.security.sanitize import show_characters
+from mcp_mirror.system.pages import find_address
 from mcp_mirror.types import Buffer, FileSpan, Span
 
 _NEAR: Final = 1 << 18
@@ -25,15 +26,19 @@ _MOST: Final = 64
 
 Index = TypeVar("Index")
 
-_value: ContextVar[FileSpan | None] = ContextVar("_value", default=None)
-"""The file of the value that is queried, which identifies the value; None: its indexes are not kept."""
+_value: ContextVar[tuple[FileSpan, int] | None] = ContextVar("_value", default=None)
+"""The file of the value that is queried, which identifies the value, and the memory address of its bytes; None: its
+indexes are not kept."""
 _kept: "OrderedDict[tuple[str, str, int] | None, object]" = OrderedDict()
 
 
 @contextmanager
-def keep_indexes(value: FileSpan) -> Iterator[None]:
-    """Within the context, keep the indexes of a value in an immutable file for later queries of the same value."""
-    token = _value.set(value)
+def keep_indexes(value: FileSpan, blob: Buffer) -> Iterator[None]:
+    """Within the context, keep the indexes of a value in an immutable file for later queries of the same value.
+
+    `blob` has the bytes of the value. Indexes of other bytes, such as those that an edit inserts, are not kept.
+    """
+    token = _value.set((value, find_address(blob)))
     try:
         yield
     finally:
@@ -42,7 +47,7 @@ def keep_indexes(value: FileSpan) -> Iterator[None]:
 
 def find_item(blob: Buffer, span: Span, index: int, is_over: IsOver = never) -> Span | int:
     """The item at `index` of the array at `span`; the number of items if the index is too large."""
-    is_kept = _key("items", span) in _kept
+    is_kept = _key("items", blob, span) in _kept
     if span.length > _NEAR and not is_kept:
         near = Span(span.start, _NEAR)
         with suppress(ValueError):  # the part ends within an item
@@ -64,18 +69,23 @@ def _scan(blob: Buffer, span: Span, is_over: IsOver) -> ArrayScan | None:
         scan = scan_array(blob, span.start, check=lambda: check_time(is_over))
         return scan and scan.shift(-span.start)
 
-    scan = _keep("items", span, build)
+    scan = _keep("items", blob, span, build)
     return scan and scan.shift(span.start)
 
 
-def _key(kind: str, span: Span) -> tuple[str, str, int] | None:
-    value = _value.get()
-    return None if value is None else (kind, value.path, value.span.start + span.start)
+def _key(kind: str, blob: Buffer, span: Span) -> tuple[str, str, int] | None:
+    """What identifies an index of the part of `blob` at `span`; None if these are not bytes of the value."""
+    if (known := _value.get()) is None:
+        return None
+    value, address = known
+    offset = find_address(blob) - address
+    is_of_value = 0 <= offset <= value.span.length - len(blob)
+    return (kind, value.path, value.span.start + offset + span.start) if is_of_value else None
 
 
-def _keep(kind: str, span: Span, build: Callable[[], Index]) -> Index:
+def _keep(kind: str, blob: Buffer, span: Span, build: Callable[[], Index]) -> Index:
     """The index of a part of the value, built unless this process has kept it."""
-    if (key := _key(kind, span)) is None:
+    if (key := _key(kind, blob, span)) is None:
         return build()
     if key not in _kept:
         _kept[key] = build()
@@ -153,6 +163,6 @@ class TextIndex:
         return (piece._replace(data=show_characters(piece.data)) for piece in pieces)
 
 
-def index_text(span: Span) -> TextIndex:
+def index_text(blob: Buffer, span: Span) -> TextIndex:
     """The index of the text of the value at `span`."""
-    return _keep("text", span, TextIndex)
+    return _keep("text", blob, span, TextIndex)

@@ -46,7 +46,7 @@ class Shape(msgspec.Struct, frozen=True):
         blob, span = open_text(blob)
         match kind_at(blob, span.start):
             case "text":
-                index = indexes.index_text(span)
+                index = indexes.index_text(blob, span)
                 characters, lines = index.count_characters(blob, span, is_over), index.count_lines(blob, span, is_over)
                 begins = text_start(blob, span, 4 * _FIRST_LINE).strip().partition("\n")[0]
                 size = f"{format_count(characters, 'character')}, {format_count(lines, 'line')}"

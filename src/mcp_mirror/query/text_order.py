@@ -33,10 +33,19 @@ _PART: Final = lazy_pattern(
 _ZONED: Final = lazy_pattern(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d(?::?\d\d)?)", re.ASCII)
 """A time with its zone."""
 _LITERAL: Final = lazy_pattern(r"(?:%[ABHIMSYabdmpz]|[A-Za-z ,./:()-])+")
-_AMOUNT: Final = lazy_pattern(
-    r"(?P<before>[^\w.,(\u2212-]*)(?P<number>[\u2212-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)(?P<after>[^\d.,-]*)",
-    re.ASCII,
+_SPACES: Final = " '\u00a0\u202f"
+"""Characters that group digits, whatever the decimal mark is."""
+_AMOUNT: Final = (
+    r"(?P<sign>[+\u2212-]?)(?P<before>[^\w.,(+\u2212-]*)(?P<inner>[+\u2212-]?)"
+    r"(?P<number>(?:\d{{1,3}}(?:[{0}]\d{{3}})+|\d+)(?:{1}\d+)?)(?P<after>[^\d.,-]*)"
 )
+_AMOUNTS: Final = tuple(
+    (lazy_pattern(_AMOUNT.format(group + _SPACES, f"[{mark}]"), re.ASCII), str.maketrans(mark, ".", group + _SPACES))
+    for group, mark in ((",", "."), (".", ","))
+)
+"""Amounts with a decimal point and with a decimal comma, each with the translation to digits and a point."""
+_PLAIN: Final = lazy_pattern(r"-?[\d.]+", re.ASCII)
+"""A number without marks that a JSON number does not have."""
 _MULTIPLES: Final[Mapping[str, float]] = {
     "": 1,
     "k": 1e3,
@@ -218,16 +227,28 @@ def _read_sizes(texts: Sequence[object]) -> Sequence[float] | None:
 
 
 def _read_amounts(texts: Sequence[object]) -> Sequence[float] | None:
-    amounts = _match_all(_AMOUNT, texts)
-    numbers = [float(amount["number"].replace(",", "").replace("\u2212", "-")) for amount in amounts]
+    for pattern, to_digits in _AMOUNTS:
+        if amounts := _match_all(pattern, texts):
+            return None if _match_all(_PLAIN, texts) else _count_amounts(amounts, to_digits)
+    return None
+
+
+def _count_amounts(amounts: Sequence[re.Match[str]], to_digits: Mapping[int, str | int | None]) -> list[float] | None:
+    """The numbers of amounts; None if they have several units, or a sign on both sides of the unit."""
+    if any(amount["sign"] and amount["inner"] for amount in amounts):
+        return None
+    numbers = [_read_sign(amount) * float(amount["number"].translate(to_digits)) for amount in amounts]
     units = {(amount["before"], amount["after"]) for amount in amounts}
     if len(units) == 1:
-        are_plain = units == {("", "")} and not any("," in str(text) for text in texts)
-        return None if are_plain else numbers
+        return numbers
     after = [amount["after"].strip().lower() for amount in amounts]
     if len({before for before, _ in units} - {""}) != 1 or ("", "") in units or not {*after} <= _MULTIPLES.keys():
         return None
     return [number * _MULTIPLES[multiple] for number, multiple in zip(numbers, after, strict=True)]
+
+
+def _read_sign(amount: re.Match[str]) -> int:
+    return 1 if (amount["sign"] or amount["inner"]) in ("", "+") else -1
 
 
 def _read_durations(texts: Sequence[object]) -> Sequence[float] | None:

@@ -141,7 +141,7 @@ def find_text(blob: Buffer, span: Span, wanted: bytes, most: int, is_over: IsOve
         if len(found) >= most:
             break
         known += len(data)
-        carried = window[len(window) - len(wanted) + 1 :] if len(wanted) > 1 else b""
+        carried = window[max(len(window) - len(wanted) + 1, 0) :]
     return found
 
 

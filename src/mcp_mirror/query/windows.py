@@ -146,7 +146,7 @@ def _describe_kind(blob: Buffer, span: Span, *, can_query: bool) -> str:
 
 
 def _read_characters(window: Window, blob: Buffer, span: Span, is_over: IsOver) -> str:
-    index = index_text(span)
+    index = index_text(blob, span)
     offset = _resolve_offset(window, lambda: index.count_characters(blob, span, is_over))
     data = b""
     most = window.clamp_limit(window.budget.characters)
@@ -165,7 +165,7 @@ def _read_characters(window: Window, blob: Buffer, span: Span, is_over: IsOver) 
 
 
 def _read_lines(window: Window, blob: Buffer, span: Span, is_over: IsOver) -> str:
-    index = index_text(span)
+    index = index_text(blob, span)
     offset = _resolve_offset(window, lambda: index.count_lines(blob, span, is_over))
     skipped, characters, pieces = index.pieces_from_line(blob, span, offset, is_over)
     data = b""

@@ -152,7 +152,7 @@ class S3Blobs:
         self._uploads, self._downloads = anyio.Semaphore(_UPLOADS), anyio.Semaphore(_DOWNLOADS)
         self._failures = 0
         """How often the object store could not be reached."""
-        self._last_failure = StoreError(_DOWN)
+        self._last_failure = _DOWN
         self._outages = OutageLog(_logger)
 
     async def start(self) -> None:
@@ -216,7 +216,7 @@ class S3Blobs:
         failures = self._failures
         async with turns:
             if self._failures != failures:
-                raise self._last_failure
+                raise StoreError(self._last_failure)
             yield
 
     @contextmanager
@@ -239,7 +239,6 @@ class S3Blobs:
 
     def _log(self, message: str, error: Exception) -> StoreError:
         self._outages.fail(message, "%s (%s)", message, type(error).__name__)
-        failure = StoreError(message)
         if message in (_DOWN, _SLOW):
-            self._failures, self._last_failure = self._failures + 1, failure
-        return failure
+            self._failures, self._last_failure = self._failures + 1, message
+        return StoreError(message)

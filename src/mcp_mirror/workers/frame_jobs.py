@@ -79,7 +79,7 @@ def find(arguments: FileSpan | Buffer, known: frozenset[str], most: int) -> tupl
 def locate_in(value: FileSpan | bytes, tokens: Location) -> Span | Miss:
     """Follow JSON Pointer tokens from a value."""
     blob = map_sent(value)
-    with keep_indexes(value) if isinstance(value, FileSpan) else nullcontext():
+    with keep_indexes(value, blob) if isinstance(value, FileSpan) else nullcontext():
         return locate(blob, tokens, find_item=find_item)
 
 

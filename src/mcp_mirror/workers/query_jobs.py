@@ -44,7 +44,7 @@ def run_query_job(
     try:
         unpickled: Query[bytes] = pickle.loads(map_sent(query))  # noqa: S301  # of the gateway
         blob = map_sent(value)
-        with keep_indexes(value) if isinstance(value, FileSpan) else nullcontext():
+        with keep_indexes(value, blob) if isinstance(value, FileSpan) else nullcontext():
             result = run_query(blob, unpickled, seconds)
     finally:
         gc.enable()

@@ -229,21 +229,19 @@ class Index:
 
     def describe(self, namespace: str, base: str) -> Descriptor | Tombstone | None:
         """The descriptor or tombstone of a value, which counts as used."""
-        with self.lock:
-            row = self._record_use(_DESCRIBE, (namespace, base))
-            if row is None:
-                for record, reason, at in self._read_rows(_TOMBSTONE, (namespace, base)):
-                    known = self._records.decode(namespace, base, record)
-                    return Tombstone(known, reason, min(known.expires, at))  # it was noticed later than it expired
-                return None
-            known = self._records.decode(namespace, base, row[0])
-            return msgspec.structs.replace(known, expires=self._clock() + self._policy.lifetime)
+        row = self._record_use(_DESCRIBE, (namespace, base))
+        if row is None:
+            for record, reason, at in self._read_rows(_TOMBSTONE, (namespace, base)):
+                known = self._records.decode(namespace, base, record)
+                return Tombstone(known, reason, min(known.expires, at))  # it was noticed later than it expired
+            return None
+        known = self._records.decode(namespace, base, row[0])
+        return msgspec.structs.replace(known, expires=self._clock() + self._policy.lifetime)
 
     def find(self, namespace: str, base: str, span: Span | None = None) -> ValueLocation | None:
         """The location of a value, which counts as used, with the bytes of `span` if the value is small."""
         first, length = span or (0, -1)
-        with self.lock:
-            row = self._record_use(_FIND, (namespace, base), (first + 1, length if span else _ALL, HEAD))
+        row = self._record_use(_FIND, (namespace, base), (first + 1, length if span else _ALL, HEAD))
         if row is None:
             return None
         size, content, digest, start, record = row
@@ -349,17 +347,19 @@ class Index:
 
     def _record_use(self, query: str, key: ValueKey, parameters: tuple[int, ...] = ()) -> Any:
         """The row of an entry after its expiry, which is extended; None if the entry does not exist or has expired."""
-        found = self._read_rows(query, (*parameters, *key))
-        if not found:
-            return None
-        (expires, *row), now = found[0], self._clock()
+        with self.reading() as connection:
+            found = connection.execute(query, (*parameters, *key)).fetchall()
+            if not found:
+                return None
+            (expires, *row), now = found[0], self._clock()
+            if expires > now:
+                self._pending_uses[key] = now
         if expires <= now:
             with self._change() as change:
                 expired = [Removal(*expired_row) for expired_row in change.execute(_EXPIRED_ROW, (*key, now))]
                 self._eviction.replace_by_tombstones(change, "expired", expired)
             self._remove_doomed_files()
             return None
-        self._pending_uses[key] = now
         if expires < now + self._policy.lifetime:
             with suppress(sqlite3.Error), self._change(is_durable=False):  # a full disk must not prevent reading
                 pass

@@ -203,7 +203,7 @@ class RedisConnection:
         self._transfer_limits: dict[asyncio.Timeout, float] = {}
         """The time limits of the exchanges of large data, with the times until which they can be extended."""
         self._outages = 0
-        self._last_error = StoreError(_DOWN)
+        self._last_error = _DOWN
         self._log = OutageLog(_logger)
 
     async def aclose(self) -> None:
@@ -251,7 +251,7 @@ class RedisConnection:
         outages = self._outages
         async with slots:
             if self._outages != outages:
-                raise self._last_error
+                raise StoreError(self._last_error)
             with anyio.CancelScope(shield=True):
                 try:
                     async with asyncio.timeout(_TIMEOUT) as limit:
@@ -294,7 +294,7 @@ class RedisConnection:
         self.is_up = not is_outage
         if not self.is_up:
             self._outages += 1
-            self._last_error = failure
+            self._last_error = message  # an error keeps the values of its call in memory
         if not self.is_up or message in _FAILOVER_ERRORS:
             await self._disconnect(_DISCONNECT_TIMEOUT, inuse_connections=False)  # idle connections may be dead too
         reason = _explain_system_error(error)
