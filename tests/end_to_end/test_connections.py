@@ -10,12 +10,14 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx2
 import pytest
-from http_sessions import META
+from http_sessions import HEADERS, META, open_session
 from mcp import Client
 from redis_process import free_port
 from samples import sample
 from tests.end_to_end.conftest import BOUND
+from tests.end_to_end.servers import forgetful
 from waiting import until
 
 if TYPE_CHECKING:
@@ -453,3 +455,20 @@ async def test_resources_listed_before_their_server_has_started_are_announced(
         while b"notifications/resources/list_changed" not in await client.receive():
             pass
         assert b"raw://late" in await client.request("resources/list")
+
+
+async def test_ended_sessions_unsubscribe_from_a_shared_upstream(
+    serve: Serve, configured: Configured, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    server = {"command": sys.executable, "args": [forgetful.__file__, str(log)], "scope": "shared"}
+    subscribe = {"jsonrpc": "2.0", "id": 2, "method": "resources/subscribe", "params": {"uri": "note:one"}}
+    async with serve(configured({"shelf": server})) as served, httpx2.AsyncClient(timeout=BOUND) as http:
+        sessions = [await open_session(http, served.url) for _ in range(2)]
+        for session in sessions:
+            assert (await http.post(served.url, json=subscribe, headers=HEADERS | session)).status_code == 200
+        assert (await http.delete(served.url, headers=sessions[0])).status_code == 200
+        assert (await http.post(served.url, json=subscribe, headers=HEADERS | sessions[1])).status_code == 200
+        assert log.read_text() == "subscribe\n"
+        assert (await http.delete(served.url, headers=sessions[1])).status_code == 200
+        await until(lambda: log.read_text() == "subscribe\nended\n")

@@ -179,6 +179,18 @@ async def test_metrics_admit_addresses_and_allowed_names_only(
         assert (await http.get(served.url.replace("/mcp", "/metrics"))).status_code == 404
 
 
+@pytest.mark.parametrize("version", ["x", "1..0", "1.0.0-rc.1", ""])
+async def test_metrics_answer_an_unknown_version_of_their_format(
+    serve: Serve, configured: Configured, raw: Any, http: httpx2.AsyncClient, version: str
+) -> None:
+    port = free_port()
+    async with serve(configured({"raw": raw()}, server={"metrics": f"127.0.0.1:{port}"})):
+        headers = {"accept": f"application/openmetrics-text;version={version},text/plain;version=0.0.4;q=0.5"}
+        response = await http.get(f"http://127.0.0.1:{port}/metrics", headers=headers)
+        assert response.status_code == 200
+        assert "mcp_mirror_build_info" in response.text
+
+
 async def test_rejected_http_requests_are_counted_by_reason(
     serve: Serve, configured: Configured, raw: Any, http: httpx2.AsyncClient
 ) -> None:

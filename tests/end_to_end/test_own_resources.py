@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -76,6 +77,29 @@ async def test_a_resource_that_no_upstream_has_is_an_error_of_all(
     async with connect(configured({"one": shelf})) as client:
         with pytest.raises(MCPError, match=r"^no "):
             await client.read_resource("files://a")
+
+
+@pytest.mark.posix
+async def test_an_unlisted_resource_is_read_while_another_upstream_is_down(
+    configured: Configured, connect: Connect, raw: Any, tmp_path: Path
+) -> None:
+    program = tmp_path / "python"
+    program.symlink_to(sys.executable)
+    broken = {**raw("ok", "--shelf"), "command": str(program)}
+    lacking = raw("ok", "--shelf", "--lacks", "resources/read")
+    async with connect(configured({"broken": broken, "other": raw("ok", "--shelf")})) as client:
+        await client.list_resources()
+        program.unlink()
+        await client.call_tool("broken_die_mirrored", {})
+        assert (await client.read_resource("files://a")).contents[0].uri == "raw://process"
+    program.symlink_to(sys.executable)
+    async with connect(configured({"broken": broken, "other": lacking})) as client:
+        await client.list_resources()
+        program.unlink()
+        await client.call_tool("broken_die_mirrored", {})
+        with pytest.raises(MCPError, match="'broken'") as caught:  # it may have the resource
+            await client.read_resource("files://a")
+        assert "not found" not in str(caught.value)
 
 
 async def test_an_upstream_with_resources_may_have_no_list_of_templates(

@@ -544,6 +544,21 @@ async def test_unfetched_payloads_expire(monkeypatch: pytest.MonkeyPatch) -> Non
     assert b"[5]" in b"".join(pending_payloads.splice_result(json.dumps({"id": 1, "result": stub}).encode()))
 
 
+async def test_the_result_of_a_long_call_waits_for_a_slow_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    pending_payloads = no_pending_payloads()
+    meta, _ = await letter(pending_payloads)
+    await letter(pending_payloads)
+    pending_payloads.take_params(meta, {})
+    now += 601
+    stub = pending_payloads.keep_result({}, {"content": b"[5]"}, meta)
+    now += 599
+    await letter(pending_payloads)
+    assert len(pending_payloads) == 2
+    assert b"[5]" in b"".join(pending_payloads.splice_result(json.dumps({"id": 1, "result": stub}).encode()))
+
+
 def test_a_librarys_message_is_logged_without_its_text(capsys: pytest.CaptureFixture[str]) -> None:
     root, level = logging.getLogger(), logging.getLogger("mcp_mirror").level
     handlers, root_level = root.handlers[:], root.level

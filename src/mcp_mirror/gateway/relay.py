@@ -220,9 +220,13 @@ class Relay(msgspec.Struct):
         expect_growth(_ITEM_BLOCKS * max(size - before, 0))
 
     async def read_resource(self, uri: str, request: RelayRequest) -> RelayedResult:
-        """Return the contents of a resource, as its upstream sent them."""
+        """Return the contents of a resource, as its upstream sent them.
+
+        Of several upstreams that may have it, one that fails does not hide the resource of another.
+        """
         origins = await self._find_possible_origins(uri, request.channel)
         refusals: list[RefusedError] = []
+        failures: list[UpstreamError] = []
         for origin in origins:
             try:
                 return await self._request("resources/read", "uri", origin, request)
@@ -230,7 +234,9 @@ class Relay(msgspec.Struct):
                 if error.code not in _NOT_FOUND or len(origins) == 1:
                     raise
                 refusals.append(error)
-        raise resource_not_found(uri, request.channel, refusals)
+            except UpstreamError as error:
+                failures.append(error)
+        raise failures[0] if failures else resource_not_found(uri, request.channel, refusals)
 
     async def get_prompt(self, name: str, request: RelayRequest) -> RelayedResult:
         """Return a prompt, as its upstream sent it."""

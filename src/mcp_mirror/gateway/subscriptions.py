@@ -166,11 +166,14 @@ class Subscriptions:
                 self._tasks.start_soon(self._end_quietly, subscription)
 
     def drop_session(self, session: str) -> None:
-        """End the subscriptions of a session that has ended, without a request: its connections are closed too."""
+        """End the subscriptions of a session that has ended: without a request on its own connections, which close."""
         for subscriber in tuple(self._subscribers):
             if isinstance(subscriber, tuple) and subscriber[0] == session:
                 for subscription in self._remove_all(subscriber):
-                    subscription.scope.cancel()
+                    if subscription.connection.owner.name == session:
+                        subscription.scope.cancel()
+                    else:
+                        self._tasks.start_soon(self._end_quietly, subscription)
 
     def _remove_all(self, subscriber: Hashable) -> Sequence[_Subscription]:
         """Remove a subscriber from its subscriptions; return those that have no others, and must end."""

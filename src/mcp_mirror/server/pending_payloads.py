@@ -185,7 +185,8 @@ class PendingPayloads:
             token = secrets.token_hex(16)
             self._keep(token, _PendingPayload(time.monotonic(), result=result))
         elif payload := self._payloads.get(token):  # else the client disconnected, and the SDK drops the stub too
-            payload.result = result
+            payload.result, payload.since = result, time.monotonic()  # the call may have taken longer than `_MAX_AGE`
+            self._payloads.move_to_end(token)
         return {"resultType": "complete", **stub, "_meta": {**stub.get("_meta", {}), PAYLOAD_MARK: token}}
 
     def splice_result(self, frame: bytes) -> Segments:

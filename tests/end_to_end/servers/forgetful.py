@@ -1,6 +1,6 @@
 """A server that accepts subscriptions, and refuses them after its tool `forget` ended its process.
 
-`python forgetful.py FILE`; the file gets a line for each subscription.
+`python forgetful.py FILE`; the file gets a line for each subscription, and one for each that is ended.
 """
 
 import json
@@ -32,6 +32,8 @@ def answer(log: Path, method: str, params: dict[str, Any]) -> dict[str, Any]:
         log.write_text(f"{log.read_text()}subscribe\n")
         if "forgotten" in log.read_text():
             return {"error": {"code": -32002, "message": "Resource not found"}}
+    if method == "resources/unsubscribe":
+        log.write_text(f"{log.read_text()}ended\n")
     return {"result": RESULTS.get(method, {})}
 
 

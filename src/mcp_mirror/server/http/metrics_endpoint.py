@@ -5,6 +5,7 @@ from typing import Final
 
 import anyio
 import anyio.to_thread
+from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -41,11 +42,19 @@ class MetricsApp:
             return PlainTextResponse("Not Found", 404)
         if request.method not in ("GET", "HEAD"):
             return PlainTextResponse("Method Not Allowed", 405, {"allow": "GET, HEAD"})
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        encode, content_type = _choose_encoder(request.headers.get("accept", ""))
         async with self._is_exporting:
             await self._metrics.refresh()
-            text: bytes = await anyio.to_thread.run_sync(encode, self._metrics.registry)
+            text = await anyio.to_thread.run_sync(encode, self._metrics.registry)
         return Response(text, headers={"content-type": content_type})
+
+
+def _choose_encoder(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
+    """Return the encoder for an `Accept` header, and its media type; for an invalid version the text format."""
+    try:
+        return choose_encoder(accept)
+    except (TypeError, ValueError):  # the library compares the parts of a version with numbers
+        return choose_encoder("")
 
 
 async def serve_metrics(
