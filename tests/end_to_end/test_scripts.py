@@ -417,10 +417,14 @@ async def test_a_number_without_a_json_form_is_not_sent_to_a_tool(mirror: Mirror
     assert f"not JSON compliant: {number}" in reply.text
 
 
+UNKNOWN_CALL = "\n    try:\n        no_such_function(x)\n    except NameError:\n        pass"
+
+
 @pytest.mark.parametrize(
     ("limits", "code", "key"),
     [
         ({"seconds": 0.2}, "while True: pass", "code.seconds"),
+        ({"seconds": 0.5}, f"x = list(range(10**6))\nfor n in range(60):{UNKNOWN_CALL}", "code.seconds"),
         ({"memory": "16MiB"}, "x = []\nwhile True: x.append('a' * 1000000)", "code.memory"),
         ({"memory": "16MiB"}, "x = [0] * 10**9", "code.memory"),
         ({"calls": 2}, "for n in range(3): await tools.list_users()", "code.calls"),

@@ -1,4 +1,4 @@
-"""Texts that Python printed, and texts that resemble them, are translated without a stall."""
+"""Texts that Python printed, texts that resemble them, and what scripts send are read without a stall."""
 
 import pytest
 from mcp import types
@@ -55,6 +55,21 @@ async def test_a_script_that_reads_a_long_literal_does_not_stall_others(text: st
 
         assert await measure_pause(run()) < STALL * slowness()
         assert answers[0].startswith(expected)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("call", ["_call_tool('count', large)", "os.getenv('A', large)"])
+async def test_what_a_script_passes_to_no_tool_does_not_stall_others(call: str) -> None:
+    code = f"import os\nlarge = {{str(n): [n] for n in range(200_000)}}\n{call}"
+    async with Mirror() as mirror:
+        await mirror.call("memory_run", {"code": "1"})  # starts a process
+        answers: list[str] = []
+
+        async def run() -> None:
+            answers.append((await mirror.call("memory_run", {"code": code})).text)
+
+        assert await measure_pause(run()) < STALL / 5 * slowness()
+        assert "The script failed in line 3" in answers[0]
 
 
 @pytest.mark.slow

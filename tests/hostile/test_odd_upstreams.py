@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -15,6 +16,7 @@ import httpx2
 import pytest
 from http_sessions import HEADERS, META, open_session
 from samples import sample
+from starlette.requests import Request
 from tests.auth.conftest import serving_gateway
 from tests.end_to_end.conftest import BOUND
 from tests.hostile.conftest import MIB
@@ -87,6 +89,35 @@ async def test_the_end_of_many_subscriptions_does_not_stall_others(configured: C
             assert b"hello" in await (await send("tools/call", name="hear_mirrored", arguments={})).aread()
 
         assert await measure_pause(leave()) < 0.1 * slowness()  # before: 0.4
+
+
+@pytest.mark.parametrize("method", ["resources/subscribe", "resources/read"])
+async def test_a_request_does_not_stay_in_memory_after_its_response(
+    configured: Configured, odd: Odd, method: str
+) -> None:
+    """The garbage of thousands of requests stalls others when it is collected, and a subscription lasts for long."""
+    config = configured({"odd": odd(OLD)})
+    async with serving_gateway(config) as served, httpx2.AsyncClient(timeout=BOUND) as client:
+        session = await open_session(client, served.url)
+
+        async def send(number: int) -> None:
+            body = {"jsonrpc": "2.0", "id": number, "method": method, "params": {"uri": f"odd://{number}"}}
+            response = await client.post(served.url, json=body, headers=HEADERS | session)
+            assert "result" in response.text
+
+        def count_requests() -> int:
+            return sum(isinstance(one, Request) for one in gc.get_objects())
+
+        await send(1)
+        gc.collect()
+        before = count_requests()
+        gc.disable()
+        try:
+            for number in range(2, 12):
+                await send(number)
+            assert count_requests() <= before + 1  # the last one may not be over
+        finally:
+            gc.enable()
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import msgspec
 from anyio.abc import TaskGroup
 from mcp import MCPError
 
-from mcp_mirror.callers import Caller, ClientChannel
+from mcp_mirror.callers import Caller, ClientChannel, NullChannel
 from mcp_mirror.core.merged_lists import ResourceOrigin
 from mcp_mirror.errors import RefusedError, ToolError, UpstreamError
 from mcp_mirror.gateway.relay import Relay
@@ -106,7 +106,9 @@ class Subscriptions:
             )
         async with self._take_turn(subscriber, namespace) as keys:
             subscription = await self._open(channel, uri)
-            subscription.subscribers[subscriber] = listener, channel, uri
+            # The channel of the request would keep the whole request in memory, about 25 KB for each subscription.
+            lasting = NullChannel(channel.caller, session_channel=channel.session_channel)
+            subscription.subscribers[subscriber] = listener, lasting, uri
             keys.add(subscription.key)
         return subscription.confirmed
 

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -69,6 +70,10 @@ _HANDLES: Final = 16
 """File handles that must be free when the pool starts. Without a few, its runtime would fail until the process ends."""
 _GRACE: Final = 1.0
 """Seconds after its limit in which a worker process must end a script by itself."""
+_PRELUDE: Final = "<python-input-0>"
+"""The name that the interpreter gives to the code that runs first."""
+_FILE_CALLS: Final = ("Path.iterdir", "Path.exists", "Path.is_file", "open", "Path.read_text", "Path.read_bytes")
+"""The calls of the operating system that the gateway answers."""
 
 _ASSIGNMENT: Final = f"{RESULT} = "
 """Is not in the scripts of models, so errors do not quote it."""
@@ -257,6 +262,8 @@ class _Execution:
         """The process id of the worker while it computes; after that, the id may be another's."""
         self._is_stopped = False
         self._is_prepared = False
+        self._began = 0.0
+        """The processor time of the thread at the start of the script."""
 
     async def _answer(self, call_id: int, tool: str, arguments: str) -> None:
         """Call a tool, and give the script the result."""
@@ -285,7 +292,7 @@ class _Execution:
         """Run the script to its end; block the thread."""
         from pydantic_monty import MontyError  # noqa: PLC0415  # an extra
 
-        policy = self._script.policy
+        policy, self._began = self._script.policy, time.thread_time()
         checkout = self._pool.checkout(
             limits={
                 "max_feed_duration_secs": policy.seconds,
@@ -379,6 +386,8 @@ class _Execution:
         with self._lock:
             if self._is_stopped:
                 raise _EndedError(_CANCELLED)
+            if time.thread_time() - self._began > self._script.policy.seconds:  # to read what the script sends
+                raise _EndedError(Failure("TimeoutError", "TimeoutError", limit="seconds"))
             self._worker = pid
         try:
             return step()
@@ -387,14 +396,16 @@ class _Execution:
                 self._worker = None
 
     def _answer_call(self, snapshot: "FunctionSnapshot") -> Any:
-        """Return the answer to a call of the sandbox; None: the sandbox answers that it is not supported."""
+        """Return the answer to a call of the sandbox; None: the sandbox answers that it is not supported.
+
+        Only used arguments are read: to convert them from the worker process keeps the interpreter lock.
+        """
         name = snapshot.function_name
         if snapshot.is_os_function:
-            return self._answer_os_call(str(name), snapshot.args)
-        if name != CALL_FUNCTION:
+            return self._answer_os_call(str(name), snapshot.args) if name in _FILE_CALLS else None
+        is_prelude = bool(self._script.prelude) and snapshot.position.filename == _PRELUDE
+        if name != CALL_FUNCTION or not is_prelude:
             return {"exc_type": "NameError", "message": f"name '{name}' is not defined"}
-        if snapshot.kwargs or [type(argument) for argument in snapshot.args] != [str, str]:
-            return {"exc_type": "TypeError", "message": "Call tools with tools.name(argument=...)."}
         tool, arguments = snapshot.args
         anyio.from_thread.run_sync(self._tasks.start_soon, self._answer, snapshot.call_id, tool, arguments)
         return {"future": ...}
@@ -444,7 +455,7 @@ class _Execution:
             return Failure(message, INPUT)
         kind, frames = message.partition(":")[0], error.traceback()
         if self._script.prelude:
-            frames = [frame for frame in frames if frame.filename != "<python-input-0>"]
+            frames = [frame for frame in frames if frame.filename != _PRELUDE]
         if not frames:
             return Failure(message, kind, limit=limit)
         line, source = frames[-1].line, frames[-1].source_line or ""

@@ -202,6 +202,7 @@ class _ResponseWriter:
         try:
             yield
         finally:
+            self._stream = None  # a circle: the stream refers to the request, whose scope refers to this object
             if self._connection:
                 self._connection.watch_disconnect(None)
 
