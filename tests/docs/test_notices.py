@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from doc_pages import ROOT
+from mcp_types import TextContent
 
 from mcp_mirror import SyncMirror
 
@@ -48,6 +49,42 @@ def add_tools_with_texts(mirror: SyncMirror) -> None:
         return f"Found 300 people:\n{json.dumps(rows, indent=2)}\n\nMore: page=2\n"
 
 
+def add_tools_with_rows(mirror: SyncMirror) -> None:
+    @mirror.tool
+    def get_users() -> dict[str, Any]:
+        users = [{"id": number, "name": f"user {number}", "score": number / 2} for number in range(1500)]
+        return {"data": {"users": users, "has_more": True, "next_cursor": "b2Zmc2V0PTE1MDA"}, "ok": True}
+
+    @mirror.tool
+    def run_query() -> dict[str, Any]:
+        rows = [["2026-01-01", f"Shop {number}", 1.5] for number in range(800)]
+        return {"columns": ["date", "payee", "amount"], "rows": rows, "note": "The first 800 of 1,912 rows."}
+
+
+def add_tools_with_items(mirror: SyncMirror) -> None:
+    @mirror.tool
+    def lint_files() -> list[Any]:
+        messages = [
+            {"ruleId": "semi", "severity": 2, "message": "Missing semicolon.", "line": line} for line in range(12, 416)
+        ]
+        found = {"filePath": "/home/ada/shop/src/checkout/forms/PaymentAddressForm.test.jsx", "messages": messages}
+        asked = "Here are the results. Show the list to the user:", "Ask the user before you fix an issue."
+        texts = (asked[0], json.dumps({**found, "errorCount": len(messages)}), asked[1])
+        return [TextContent(type="text", text=text) for text in texts]
+
+    @mirror.tool
+    def read_files() -> list[Any]:
+        texts = "# The parser\n\nThe parser reads one token.\n", "# The printer\n\nThe printer writes lines.\n"
+        return [TextContent(type="text", text=text * 220) for text in texts]
+
+    @mirror.tool
+    def run_build() -> str:
+        modules = [f"[INFO] compile module-{number}" for number in range(300)]
+        errors = ["[ERROR] src/Main.java:[42,13] cannot find symbol", "[ERROR] 1 error"]
+        states = [f"[INFO] module-{number} ........ SUCCESS" for number in range(20)]
+        return "\n".join([*modules, *errors, *states, "[INFO] BUILD FAILURE"])
+
+
 def open_mirror() -> SyncMirror:
     mirror = SyncMirror()
 
@@ -85,6 +122,8 @@ def open_mirror() -> SyncMirror:
         return {"name": name, "population": 330000}
 
     add_tools_with_texts(mirror)
+    add_tools_with_rows(mirror)
+    add_tools_with_items(mirror)
     return mirror
 
 
@@ -99,6 +138,11 @@ def open_mirror() -> SyncMirror:
         ("search_people", {}),
         ("get_prices", {"symbol": "ACME"}),
         ("get_city", {"name": "Bonn"}),
+        ("get_users", {}),
+        ("run_query", {}),
+        ("lint_files", {}),
+        ("read_files", {}),
+        ("run_build", {}),
     ],
 )
 def test_the_page_shows_the_notice_of_a_tool(tool: str, arguments: dict[str, Any]) -> None:

@@ -513,7 +513,7 @@ async def test_a_restarted_server_is_found_again(
     assert logged.count(f"'raw' did not answer 'hear'. The connection to 127.0.0.1:{port} failed") == 1
 
 
-async def test_the_log_reports_a_token_that_a_running_server_rejects(
+async def test_the_log_reports_a_rejected_token_also_after_an_outage(
     configured: Configured, open_lines: OpenLines, listening: Listening
 ) -> None:
     async with AsyncExitStack() as stack:
@@ -524,10 +524,11 @@ async def test_the_log_reports_a_token_that_a_running_server_rejects(
             client = await stack.enter_async_context(open_lines(config))
             await client.greet()
             assert "one" in await client.text("hear_mirrored", {"text": "one"})
+        assert "nothing listens there" in await client.text("hear_mirrored", {"text": "two"})
         cause = f"Upstream 'raw' failed during 'hear': 127.0.0.1:{port} answered with HTTP status 401 instead of MCP."
         async with listening("raw_http.py", port, "--status", "401"):
             for _ in range(2):
-                assert f"{cause} It rejected the token" in await client.text("hear_mirrored", {"text": "two"})
+                assert f"{cause} It rejected the token" in await client.text("hear_mirrored", {"text": "three"})
     assert b"".join(client.stderr).decode().count(f": {cause}") == 1
 
 

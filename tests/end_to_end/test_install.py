@@ -211,6 +211,25 @@ async def test_doctor_reports_a_store_that_the_wrapped_servers_cannot_share(
     assert ended.err.splitlines()[-1] == "0 of 2 servers are ready."
 
 
+async def test_check_and_doctor_report_the_store_that_stdio_would_use(
+    raw: Any, write: Callable[..., Path], run: Run, tmp_path: Path
+) -> None:
+    write(good=raw())
+    assert (await run("install", "claude-desktop", "--merge", "--no-connect")).code == 0
+    assert (await run("check")).code == 0
+    assert not (tmp_path / "mcp-mirror" / "store").exists()  # a gateway over HTTP does not need it
+    assert (await run("stats")).code == 0
+    with closing(sqlite3.connect(tmp_path / "mcp-mirror" / "store" / "index.sqlite")) as index, index:
+        index.execute("PRAGMA user_version = 1")  # the format of another version
+    loss = "A gateway on stdio keeps values in memory, and loses them when it ends. The store in"
+    checked = await run("check")
+    assert (checked.code, f"warning: {loss}" in checked.err) == (0, True)
+    ended = await run("doctor")
+    assert ended.code == 1
+    assert f"problem: claude-desktop: mirror: {loss}" in ended.err
+    assert ended.err.count("has format 1 and this mcp-mirror knows format") == 1
+
+
 async def test_doctor_names_a_file_without_a_known_client_by_its_path(raw: Any, tmp_path: Path, run: Run) -> None:
     file = tmp_path / "servers.json"
     file.write_text(json.dumps({"mcpServers": {"good": raw()}}))

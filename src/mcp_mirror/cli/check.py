@@ -13,7 +13,15 @@ from msgspec.structs import replace
 
 from mcp_mirror.app import Application, open_application
 from mcp_mirror.callers import LOCAL, Caller
-from mcp_mirror.cli.console import IS_GATEWAY, new_table, open_console, print_problems, print_table, show_progress
+from mcp_mirror.cli.console import (
+    IS_GATEWAY,
+    VALUES_IN_MEMORY,
+    new_table,
+    open_console,
+    print_problems,
+    print_table,
+    show_progress,
+)
 from mcp_mirror.cli.lock import describe_finding
 from mcp_mirror.cli.options import ConfigOption, VerboseOption
 from mcp_mirror.cli.run import load, mute_upstream_warnings, run_until_signal
@@ -22,6 +30,7 @@ from mcp_mirror.memory.tools.table import RETRIEVE
 from mcp_mirror.security.sanitize import sanitize, strip_invisible
 from mcp_mirror.settings.policies import Config
 from mcp_mirror.settings.upstreams import UpstreamPolicy
+from mcp_mirror.stores.opening import explain_unusable_default
 from mcp_mirror.system.slices import finish
 from mcp_mirror.tokens import expected_estimator
 from mcp_mirror.types import Buffer
@@ -59,6 +68,8 @@ def check(config: ConfigOption = None, verbose: VerboseOption = 0) -> None:
 
     problems = run_until_signal(run())
     print_problems((one for one in loaded.warnings if one not in loaded.exposures), "warning")
+    if reason := run_until_signal(explain_unusable_default(loaded)):
+        print_problems([f"{VALUES_IN_MEMORY} {reason}"], "warning")
     print_problems(problems)
     raise typer.Exit(1 if problems else 0)
 

@@ -20,6 +20,8 @@ IS_GATEWAY: Final = (
 _INDENT: Final = "    "
 _NO_BREAK: Final = "\u00a0"
 """A space at which a line is not wrapped."""
+VALUES_IN_MEMORY: Final = "A gateway on stdio keeps values in memory, and loses them when it ends."
+"""The beginning of a warning of `check` about the store that a gateway on stdio opens by default."""
 
 
 class _Console(Console):

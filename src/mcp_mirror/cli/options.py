@@ -22,8 +22,8 @@ ConfigOption = Annotated[
     typer.Option(
         "--config",
         "-c",
-        help="The configuration, YAML or JSON. Default: $MCP_MIRROR_CONFIG, ./mcp-mirror.yaml, or the file in the "
-        "user's configuration folder that `install --merge` wrote.",
+        help="The configuration, YAML or JSON. Default: $MCP_MIRROR_CONFIG, ./mcp-mirror.yaml, or in the user's "
+        "configuration folder mcp-mirror.yaml or the only file of `install --merge`.",
     ),
 ]
 ClientArgument = Annotated[

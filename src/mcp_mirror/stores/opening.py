@@ -1,6 +1,7 @@
 """Opens the store of a configuration, measured if metrics are served, and the spool whose files the store can link."""
 
 import logging
+import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -76,6 +77,30 @@ async def open_persistent_store(config: Config) -> AsyncIterator[Store]:
         yield store
 
 
+async def explain_unusable_default(config: Config) -> str | None:
+    """Return why a gateway on stdio cannot use the store that it opens if the configuration names none.
+
+    None if it can, if the store does not exist yet, or if the configuration names a store.
+    """
+    store = config.store
+    names_one = store.kind or store.path or store.encryption
+    if names_one or config.is_transparent or not _has_default_folder():
+        return None
+    try:
+        async with open_persistent_store(config):
+            return None
+    except StoreError as error:
+        return str(error)
+
+
+def _find_default_folder() -> Path:
+    return user_data_path("mcp-mirror") / "store"
+
+
+def _has_default_folder() -> bool:
+    return os.path.lexists(_find_default_folder())
+
+
 async def _enter_store(policy: StorePolicy, limits: WirePolicy, stack: AsyncExitStack) -> tuple[Store, Spool]:
     store = _create_store(policy, lambda: spool.directory)
     configured = Path(policy.path) if policy.path else None
@@ -88,7 +113,7 @@ async def _enter_store(policy: StorePolicy, limits: WirePolicy, stack: AsyncExit
 def _create_store(policy: StorePolicy, folder: Callable[[], Path]) -> Store:
     """Return the store, which is not open; `folder` returns a folder for its files."""
     if policy.kind == "disk":
-        path = Path(policy.path) if policy.path else user_data_path("mcp-mirror") / "store"
+        path = Path(policy.path) if policy.path else _find_default_folder()
         return DiskStore(policy, time.time, path)
     if policy.kind != "redis":
         return MemoryStore(policy, time.time, folder)

@@ -15,17 +15,17 @@ class RepeatedLog:
     def __init__(self, log: logging.Logger, clock: Callable[[], float] = monotonic) -> None:
         self._log = log
         self._clock = clock
-        self._kinds: dict[str, tuple[float, int]] = {}
-        """By format: the time of the last line, and the number of lines suppressed since."""
+        self._kinds: dict[tuple[str, str], tuple[float, int]] = {}
+        """By kind and format: the time of the last line, and the number of lines suppressed since."""
 
-    def warning(self, text: str, *args: object) -> None:
-        """Log a warning. The format, `text`, is its kind."""
+    def warning(self, text: str, *args: object, kind: str = "") -> None:
+        """Log a warning. Its kind is its format, `text`; `kind` divides the warnings of one format."""
         now = self._clock()
-        since, suppressed = self._kinds.get(text, (float("-inf"), 0))
+        since, suppressed = self._kinds.get((kind, text), (float("-inf"), 0))
         if now - since < _INTERVAL:
-            self._kinds[text] = since, suppressed + 1
+            self._kinds[kind, text] = since, suppressed + 1
             return
-        self._kinds[text] = now, 0
+        self._kinds[kind, text] = now, 0
         if suppressed:
             self._log.warning(f"{text} (and %d more like it in %.0f s)", *args, suppressed, now - since)
         else:
@@ -33,10 +33,10 @@ class RepeatedLog:
 
     def close(self) -> None:
         """Log how many lines were suppressed in the last interval."""
-        for text, (since, suppressed) in self._kinds.items():
+        for (_, text), (since, suppressed) in self._kinds.items():
             if suppressed:
-                kind = text.replace("%s", "...").replace("%d", "...")
-                self._log.warning("%s: %d more in %.0f s", kind, suppressed, self._clock() - since)
+                shown = text.replace("%s", "...").replace("%d", "...")
+                self._log.warning("%s: %d more in %.0f s", shown, suppressed, self._clock() - since)
         self._kinds.clear()
 
 

@@ -155,11 +155,11 @@ class ReconnectingConnection:
             try:
                 return await session.request(request, channel)
             except RejectedRequestError as error:
-                self.settings.log.warning("%s", error.log_message)
+                self.settings.log.warning("%s", error.log_message, kind="rejected")
                 raise
             except (SessionLostError, ConnectionLostError) as error:
                 if not session.ended.is_set():  # over HTTP, where the session stays and the state is `ready`
-                    self.settings.log.warning("%s", error.log_message)
+                    self.settings.log.warning("%s", error.log_message, kind="lost")
                 if isinstance(error, ConnectionLostError) and not request.is_repeatable:
                     raise
             return await (await self.get_session()).request(request, channel)

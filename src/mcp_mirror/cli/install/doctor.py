@@ -15,7 +15,7 @@ import msgspec
 import typer
 from msgspec.structs import replace
 
-from mcp_mirror.cli.console import IS_GATEWAY, print_problems
+from mcp_mirror.cli.console import IS_GATEWAY, VALUES_IN_MEMORY, print_problems
 from mcp_mirror.cli.install.clients import current_machine
 from mcp_mirror.cli.install.files import describe_command
 from mcp_mirror.cli.install.server_start import ServerStart
@@ -208,11 +208,13 @@ async def _check_gateway(server: ServerStart) -> _Outcome:
     notes = [one for one in config.warnings if one not in config.exposures]
     for warning in notes:  # the gateway works with such settings
         print_note(f"{server.title}: {warning}")
+    found = [one.rstrip() for one in _FINDING.split(ended.stderr.decode(errors="replace")) if one.strip()]
     if ended.returncode == 0:
+        if lost := [one for one in found if one.startswith(VALUES_IN_MEMORY)]:
+            return _Outcome(lost, servers=count)
         return _Outcome(described=format_count(count, "server"), ready=count, servers=count)
     if ready := len(_READY.findall(ended.stdout.decode(errors="replace"))):
         print(f"{server.title}: {_describe_ready(ready, count)}", flush=True)
-    found = [one.rstrip() for one in _FINDING.split(ended.stderr.decode(errors="replace")) if one.strip()]
     problems = [one for one in found if one not in notes]
     problems = problems or [f"`mcp-mirror check --config {path}` ended with exit code {ended.returncode}."]
     return _Outcome(problems, ready=ready, servers=count)
