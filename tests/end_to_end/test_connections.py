@@ -232,6 +232,18 @@ async def test_a_call_that_runs_in_an_ended_session_ends_beside_the_new_one(
     assert b"is down" not in b"".join(client.stderr)
 
 
+async def call_and_answer_roots(client: Lines, tool: str, roots: list[dict[str, str]], bound: float) -> str:
+    """Call a tool, answer its server's request for roots, and return the text of the result."""
+    await client.greet(roots={})
+    call = {"jsonrpc": "2.0", "id": "call", "method": "tools/call", "params": {"name": tool}}
+    await client.send(json.dumps(call))
+    async with asyncio.timeout(bound):
+        while (message := json.loads(await client.receive())).get("id") != "call":
+            if message.get("method") == "roots/list":
+                await client.send(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": {"roots": roots}}))
+    return str(message["result"]["content"][0]["text"])
+
+
 async def test_a_call_whose_answer_comes_after_its_session_fails(
     configured: Configured, open_lines: OpenLines, listening: Listening
 ) -> None:
@@ -239,14 +251,7 @@ async def test_a_call_whose_answer_comes_after_its_session_fails(
         listening("raw_http.py", "--style", "lf") as port,
         open_lines(configured({"one": {"url": f"http://127.0.0.1:{port}/mcp"}})) as client,
     ):
-        await client.greet(roots={})
-        call = {"jsonrpc": "2.0", "id": "ask", "method": "tools/call", "params": {"name": "ask_mirrored"}}
-        await client.send(json.dumps(call))
-        async with asyncio.timeout(BOUND):
-            while (message := json.loads(await client.receive())).get("id") != "ask":
-                if message.get("method") == "roots/list":
-                    await client.send(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": {"roots": []}}))
-        text = message["result"]["content"][0]["text"]
+        text = await call_and_answer_roots(client, "ask_mirrored", [], BOUND)
         assert "'one' closed the connection during 'ask'; it may have had effects: check them" in text
         assert "hear" in await client.text("hear_mirrored")  # in a new session
 
@@ -254,20 +259,14 @@ async def test_a_call_whose_answer_comes_after_its_session_fails(
 async def test_a_call_fails_at_once_whose_server_refuses_an_answer(
     configured: Configured, open_lines: OpenLines, listening: Listening
 ) -> None:
+    large = [{"uri": f"file:///{'x' * 6000}"}]
     async with (
         listening("raw_http.py", "--max-body", "5000") as port,
         open_lines(configured({"one": {"url": f"http://127.0.0.1:{port}/mcp"}})) as client,
     ):
-        await client.greet(roots={})
-        call = {"jsonrpc": "2.0", "id": "call", "method": "tools/call", "params": {"name": "request_mirrored"}}
-        await client.send(json.dumps(call))
-        async with asyncio.timeout(BOUND / 3):  # less than the timeout of the call
-            while (message := json.loads(await client.receive())).get("id") != "call":
-                if message.get("method") == "roots/list":
-                    roots = {"roots": [{"uri": f"file:///{'x' * 6000}"}]}
-                    await client.send(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": roots}))
-    answer = message["result"]["content"][0]["text"]
-    assert "answered with HTTP status 413 to a message of" in answer
+        bound = BOUND / 3  # less than the timeout of the call
+        text = await call_and_answer_roots(client, "request_mirrored", large, bound)
+    assert "answered with HTTP status 413 to a message of" in text
 
 
 async def test_a_new_session_is_opened_when_the_event_stream_is_lost(
