@@ -1,5 +1,6 @@
 """The direct path and the SDK's path give a client the same messages for the same request."""
 
+import asyncio
 import json
 import re
 import sys
@@ -55,6 +56,8 @@ RESPONSES: Final[dict[str, Any]] = {
                  "result": {"content": TEXT}},
     "question": {"before": [FORM], "result": {"content": TEXT}},
 }  # fmt: skip
+PING: Final = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+"""A request whose response comes after the end of the handshake."""
 METAS: Final[dict[str, dict[str, Any]]] = {
     "no token": {},
     "token": {"progressToken": "p"},
@@ -293,8 +296,7 @@ async def test_a_server_request_is_not_about_a_call_whose_client_is_gone(
     (tmp_path / "responses.json").write_text(json.dumps(tools))
     async with serve(prepared) as served, httpx2.AsyncClient(timeout=BOUND) as http:
         client = HttpClient(http, served.url, HEADERS | await open_session(http, served.url, CAPABILITIES))
-        ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}  # the response comes after the end of the handshake
-        assert (await http.post(served.url, json=ping, headers=client.headers)).status_code == 200
+        assert (await http.post(served.url, json=PING, headers=client.headers)).status_code == 200
         params = {"name": "wait_mirrored", "_meta": {"progressToken": 1}, **more}
         call = {"jsonrpc": "2.0", "id": 6, "method": "tools/call", "params": params}
         async with http.stream("POST", served.url, json=call, headers=client.headers) as response:
@@ -305,6 +307,36 @@ async def test_a_server_request_is_not_about_a_call_whose_client_is_gone(
         assert [message.get("method") for message in messages] == ["elicitation/create", None]
         assert messages[-1]["result"]["content"] == TEXT
         await http.delete(served.url, headers=client.headers)  # ends the call, for which a shutdown would wait
+
+
+async def test_a_disconnect_is_noticed_after_another_request_there(
+    prepared: Path, tmp_path: Path, serve: Serve
+) -> None:
+    tools = {"wait": {"before": [PROGRESS], "awaits": "nothing"}, "question": RESPONSES["question"]}
+    (tmp_path / "responses.json").write_text(json.dumps(tools))
+    async with serve(prepared) as served, httpx2.AsyncClient(timeout=BOUND) as http:
+        client = HttpClient(http, served.url, HEADERS | await open_session(http, served.url, CAPABILITIES))
+        assert (await http.post(served.url, json=PING, headers=client.headers)).status_code == 200
+        call = {**PING, "method": "tools/call", "params": {"name": "wait_mirrored", "_meta": {"progressToken": 1}}}
+        where = httpx2.URL(served.url)
+        reader, writer = await asyncio.open_connection(where.host, where.port)
+        list_resources = {**PING, "method": "resources/list"}  # by the SDK's path, which ends after the response
+        requests = (
+            http.build_request("POST", where, json=one, headers=client.headers) for one in (list_resources, call)
+        )
+        writer.writelines(write_request(one) for one in requests)  # the second begins as soon as the first is answered
+        async with asyncio.timeout(BOUND):
+            await reader.readuntil(b"notifications/progress")
+        writer.close()
+        await writer.wait_closed()
+        messages = await client.exchange({"name": "question_mirrored"})
+        assert [message.get("method") for message in messages] == ["elicitation/create", None]
+        await http.delete(served.url, headers=client.headers)
+
+
+def write_request(request: httpx2.Request) -> bytes:
+    head = b"".join(b"%b: %b\r\n" % header for header in request.headers.raw)
+    return b"POST %b HTTP/1.1\r\n%b\r\n%b" % (request.url.raw_path, head, request.content)
 
 
 async def test_a_2026_request_does_not_end_the_session_that_it_names(prepared: Path, serve: Serve) -> None:

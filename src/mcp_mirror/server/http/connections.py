@@ -42,7 +42,7 @@ class LimitedProtocol(HttpToolsProtocol):
     """A connection: uvicorn's HTTP protocol with limits, and with a parser that reads one request after the other.
 
     asyncio calls the first four methods. Received bytes pass through the next ones in their order, up to the start of
-    the ASGI application, which calls `take_body` and `watch_disconnect`. The server calls `shutdown`.
+    the ASGI application, which takes the body and watches for a disconnect. The server calls `shutdown`.
     """
 
     app: Any
@@ -228,13 +228,18 @@ class LimitedProtocol(HttpToolsProtocol):
         """
         return self.cycle.take_body() if self.cycle is not None else None
 
-    def watch_disconnect(self, callback: Callable[[], object] | None) -> None:
-        """Set the function that is called if the client disconnects, and call it if it has; None: no function."""
+    def watch_disconnect(self, callback: Callable[[], object]) -> None:
+        """Set the function that is called if the client disconnects, and call it if it has."""
         self.on_disconnect = callback
-        if callback is not None and self.transport.is_closing():
+        if self.transport.is_closing():
             if self.cycle is not None:  # asyncio reports the end in a later pass
                 self.cycle.disconnected = True
             callback()
+
+    def unwatch_disconnect(self, callback: Callable[[], object]) -> None:
+        """Forget the function of a request, and not that of the next one, which may have begun already."""
+        if self.on_disconnect == callback:
+            self.on_disconnect = None
 
     def shutdown(self) -> None:
         """Close the connection after its request, or after one that its client has already sent.

@@ -147,15 +147,16 @@ class DirectHttp:
         """
         session = sender.session
         cancel = session.direct_requests.open(opened.id) if session else RequestScope()
+        end = response.close if session else cancel.cancel
         if connection := find_connection(scope):
-            connection.watch_disconnect(response.close if session else cancel.cancel)
+            connection.watch_disconnect(end)
         outcome: Segments | types.ErrorData | None = None
         try:
             with cancel:
                 outcome = await self._direct_path.answer(opened, sender, response)
         finally:
             if connection:
-                connection.watch_disconnect(None)
+                connection.unwatch_disconnect(end)
             if session:
                 session.direct_requests.close(opened.id, cancel)
         return None if cancel.cancel_called else outcome

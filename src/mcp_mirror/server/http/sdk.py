@@ -202,9 +202,9 @@ class _ResponseWriter:
         try:
             yield
         finally:
+            if self._connection and self._stream:
+                self._connection.unwatch_disconnect(self._stream.close)
             self._stream = None  # a circle: the stream refers to the request, whose scope refers to this object
-            if self._connection:
-                self._connection.watch_disconnect(None)
 
     def open_stream(self, session: Session, sdk_stream: SdkStream) -> RequestStream:
         """Return the stream of the request; see `find_stream`."""
